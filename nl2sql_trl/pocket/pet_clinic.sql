@@ -1,0 +1,50 @@
+CREATE TABLE owner (owner_id INTEGER PRIMARY KEY, name TEXT, city TEXT, phone TEXT);
+CREATE TABLE pet (pet_id INTEGER PRIMARY KEY, name TEXT, species TEXT, age INTEGER, weight REAL, owner_id INTEGER REFERENCES owner(owner_id));
+CREATE TABLE visit (visit_id INTEGER PRIMARY KEY, pet_id INTEGER REFERENCES pet(pet_id), visit_date TEXT, reason TEXT, cost REAL);
+INSERT INTO owner VALUES
+(1, 'Mara Quill', 'Dunport', '555-0101'),
+(2, 'Sean O''Brien', 'Dunport', NULL),
+(3, 'Zoë Hartmann', 'Eastvale', '555-0144'),
+(4, 'Tomas Rey', 'Millbrook', '555-0190'),
+(5, 'Ivy Chen', 'Eastvale', '555-0123'),
+(6, 'Lena Storm', 'Dunport', NULL),
+(7, 'Noah Vance', 'Millbrook', '555-0177'),
+(8, 'Pia Lund', 'Eastvale', '555-0108'),
+(9, 'Omar Said', 'Dunport', '555-0166'),
+(10, 'Greta Moss', 'Oldhaven', '555-0152');
+INSERT INTO pet VALUES
+(1, 'Biscuit', 'dog', 7, 21.5, 1),
+(2, 'Shadow', 'cat', 3, 4.2, 1),
+(3, 'Rex', 'dog', 11, 33.0, 2),
+(4, 'Luna', 'cat', 5, 3.9, 3),
+(5, 'Pepper', 'rabbit', 2, 1.8, 3),
+(6, 'Max', 'dog', 4, 28.4, 4),
+(7, 'Luna', 'dog', 1, 12.6, 5),
+(8, 'Ginger', 'cat', 14, 5.1, 5),
+(9, 'Thumper', 'rabbit', 3, 2.3, 5),
+(10, 'Kiwi', 'parrot', 9, 0.4, 6),
+(11, 'Bruno', 'dog', 6, 40.2, 7),
+(12, 'Misty', 'cat', 8, 4.7, 7),
+(13, 'Captain "Beak"', 'parrot', 22, 0.6, 8),
+(14, 'Clover', 'rabbit', 4, NULL, 8),
+(15, 'Daisy', 'dog', 10, 18.9, 8),
+(16, 'Oscar', 'cat', 2, 5.6, 1);
+INSERT INTO visit VALUES
+(1, 1, '2023-01-12', 'vaccination', 45.0),
+(2, 1, '2023-06-03', 'injury', 180.5),
+(3, 3, '2023-02-20', 'checkup', 60.0),
+(4, 4, '2023-03-15', 'vaccination', 45.0),
+(5, 6, '2023-04-01', 'dental', 220.0),
+(6, 7, '2023-04-18', 'vaccination', 48.0),
+(7, 8, '2023-05-09', 'checkup', 65.0),
+(8, 8, '2023-11-30', 'injury', 310.0),
+(9, 10, '2023-07-22', 'checkup', 55.0),
+(10, 11, '2023-08-05', 'dental', 195.0),
+(11, 12, '2023-08-14', 'vaccination', 47.5),
+(12, 13, '2023-09-01', 'checkup', NULL),
+(13, 15, '2023-10-10', 'injury', 275.0),
+(14, 3, '2023-12-02', 'dental', 240.0),
+(15, 1, '2024-01-16', 'checkup', 62.0),
+(16, 5, '2024-02-07', 'vaccination', 42.0),
+(17, 8, '2024-02-28', 'checkup', 66.5),
+(18, 16, '2024-03-11', 'vaccination', 46.0);

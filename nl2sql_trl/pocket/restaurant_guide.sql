@@ -1,0 +1,51 @@
+CREATE TABLE restaurant (restaurant_id INTEGER PRIMARY KEY, name TEXT, city TEXT, cuisine TEXT, seats INTEGER);
+CREATE TABLE dish (dish_id INTEGER PRIMARY KEY, name TEXT, course TEXT, price REAL, calories INTEGER, restaurant_id INTEGER REFERENCES restaurant(restaurant_id));
+CREATE TABLE review (review_id INTEGER PRIMARY KEY, restaurant_id INTEGER REFERENCES restaurant(restaurant_id), stars INTEGER, review_date TEXT);
+INSERT INTO restaurant VALUES
+(1, 'Blue Plate', 'Arden', 'American', 64),
+(2, 'Casa Lupe', 'Arden', 'Mexican', 48),
+(3, 'Trattoria Nonna', 'Belmont', 'Italian', 72),
+(4, 'Chez Renée', 'Belmont', 'French', 30),
+(5, 'Sakana', 'Corvale', 'Japanese', 26),
+(6, 'Nino''s', 'Corvale', 'Italian', 55),
+(7, 'El Farol', 'Arden', 'Mexican', 90),
+(8, 'The Copper Pan', 'Dunmore', 'American', 110),
+(9, 'Petit Jardin', 'Corvale', 'French', NULL);
+INSERT INTO dish VALUES
+(1, 'cheeseburger', 'main', 13.5, 890, 1),
+(2, 'apple pie', 'dessert', 6.5, 430, 1),
+(3, 'fish tacos', 'main', 12.0, 610, 2),
+(4, 'guacamole', 'starter', 7.0, 320, 2),
+(5, 'lasagna', 'main', 15.5, 780, 3),
+(6, 'tiramisu', 'dessert', 7.5, 480, 3),
+(7, 'bruschetta', 'starter', 6.0, 210, 3),
+(8, 'onion soup', 'starter', 8.5, 350, 4),
+(9, 'duck confit', 'main', 27.0, 940, 4),
+(10, 'crème brûlée', 'dessert', 9.0, NULL, 4),
+(11, 'salmon sushi', 'main', 19.5, 420, 5),
+(12, 'miso soup', 'starter', 4.5, 90, 5),
+(13, 'margherita pizza', 'main', 11.0, 820, 6),
+(14, 'gelato', 'dessert', 5.0, 290, 6),
+(15, 'enchiladas', 'main', 14.0, 760, 7),
+(16, 'churros', 'dessert', 5.5, 510, 7),
+(17, 'rib steak', 'main', 31.0, 1050, 8),
+(18, 'shepherd''s pie', 'main', 16.5, 870, 8),
+(19, 'tomato soup', 'starter', 6.0, 180, 8);
+INSERT INTO review VALUES
+(1, 1, 4, '2023-05-02'),
+(2, 1, 3, '2023-06-11'),
+(3, 2, 5, '2023-06-20'),
+(4, 3, 5, '2023-07-04'),
+(5, 3, 4, '2023-07-19'),
+(6, 3, 2, '2023-08-08'),
+(7, 4, 5, '2023-08-25'),
+(8, 5, 4, '2023-09-03'),
+(9, 5, 1, '2023-09-14'),
+(10, 6, 3, '2023-10-01'),
+(11, 7, 2, '2023-10-22'),
+(12, 7, 4, '2023-11-05'),
+(13, 7, 5, '2023-11-29'),
+(14, 9, 3, '2023-12-12'),
+(15, 9, 4, '2024-01-07'),
+(16, 3, 5, '2024-01-30'),
+(17, 4, 3, '2024-02-16');

@@ -1,0 +1,292 @@
+"""Reads text-to-SQL data into Examples: a Spider-layout folder, or the embedded `pocket`.
+
+A Spider folder is `train_spider.json`, `dev.json` and `database/<db_id>/<db_id>.sqlite`; a row
+needs `question`, `query` and `db_id`, anything else in it is ignored. `pocket` is the project's
+own small collection, built from the package's SQL scripts into the cache on first use.
+
+Whatever is wrong with the user's files is a DataError that says where and what to do. No query
+is run here, so a gold query may still be broken: see `gold.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql_trl.models import cache_dir
+from nl2sql_trl.records import Example, Prompt
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+POCKET = "pocket"
+SPLIT_FILES = {"train": "train_spider.json", "dev": "dev.json"}
+_FIELDS = ("question", "query", "db_id")
+_NAMED = 5  # how many missing databases an error names
+
+
+class DataError(Exception):
+    """The data cannot be used; the message says what is wrong, where, and what to do."""
+
+
+def data_folder(data: str | Path) -> Path:
+    """The folder that `data` names: itself, or the built one for "pocket".
+
+    A folder of your own that is called pocket is `./pocket`.
+    """
+    return pocket_dir() if data == POCKET else Path(data).expanduser()
+
+
+def load(data: str | Path, split: str) -> list[Example]:
+    """The rows of a split ("train" or "dev") of "pocket" or of a Spider-layout folder.
+
+    `Example.row` is the position in the file, from 0. Every database is there and, as far as its
+    header and size show, whole. Raises DataError for anything else.
+    """
+    if split not in SPLIT_FILES:
+        raise DataError(f"there is no split {split!r}: give one of {', '.join(SPLIT_FILES)}")
+    folder = data_folder(data)
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no data folder {folder}: give the folder that holds "
+            f"{SPLIT_FILES[split]} and database/, or {POCKET}"
+        )
+    file = folder / SPLIT_FILES[split]
+    records = [_checked(record, file, row) for row, record in enumerate(_read_rows(file))]
+    if not records:
+        raise DataError(f"{file} holds no rows: download it again")
+    paths = {
+        db_id: folder / "database" / db_id / f"{db_id}.sqlite"
+        for db_id in dict.fromkeys(record["db_id"] for record in records)
+    }
+    _check_databases(folder, file, paths)
+    return [
+        Example(row, split, record["question"], record["query"], record["db_id"],
+                paths[record["db_id"]])
+        for row, record in enumerate(records)
+    ]  # fmt: skip
+
+
+def row_key(example: Example) -> str:
+    """The name of a row in a dataset and in reports, `<split>:<row>`."""
+    return f"{example.split}:{example.row}"
+
+
+def to_dataset(examples: Sequence[Example], prompts: Iterable[Prompt]) -> Dataset:
+    """A dataset for TRL with the columns `prompt` (chat messages), `row_key` and `db_id`.
+
+    TRL hands a rollout function the messages alone, so the last user message carries the row's
+    key as well; the other messages have an empty one, since Arrow needs the same keys in all.
+    Raises ValueError if there are not as many prompts as examples.
+    """
+    from datasets import Dataset
+
+    rows = [
+        {"prompt": _keyed(prompt, row_key(example)), "row_key": row_key(example),
+         "db_id": example.db_id}
+        for example, prompt in zip(examples, prompts, strict=True)
+    ]  # fmt: skip
+    return Dataset.from_list(rows)
+
+
+def _keyed(prompt: Prompt, key: str) -> list[dict[str, str]]:
+    users = [n for n, message in enumerate(prompt.messages) if message["role"] == "user"]
+    return [
+        {
+            "role": message["role"],
+            "content": message["content"],
+            "row_key": key if n == users[-1] else "",
+        }
+        for n, message in enumerate(prompt.messages)
+    ]
+
+
+def _read_rows(file: Path) -> list[Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(
+            f"{file} is missing: the folder is not in Spider's layout or only partly "
+            "downloaded; download it again"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{file} is not UTF-8 (byte {error.start}): save it as UTF-8 or download it again"
+        ) from error
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{file}: malformed JSON in row {_broken_row(text)}, line {error.lineno}, column "
+            f"{error.colno} ({error.msg}): mend it or download the file again"
+        ) from error
+    # Deep nesting, and integers of thousands of digits.
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as JSON ({error}): download it again") from error
+    if not isinstance(rows, list):
+        raise DataError(
+            f"{file}: the top level must be a list of rows, not {_kind(rows)}: "
+            "see whether it is the right file"
+        )
+    return rows
+
+
+def _broken_row(text: str) -> int:
+    """The row, from 0, in which a list of rows stops being JSON."""
+    decoder, row = json.JSONDecoder(), 0
+    position = text.find("[") + 1
+    while True:
+        try:
+            _, end = decoder.raw_decode(text, _skip_space(text, position))
+        except json.JSONDecodeError:
+            return row
+        position = _skip_space(text, end)
+        # Without a comma after it, this row is the one that does not end well.
+        if text[position : position + 1] != ",":
+            return row
+        position += 1
+        row += 1
+
+
+def _skip_space(text: str, position: int) -> int:
+    while text[position : position + 1].isspace():
+        position += 1
+    return position
+
+
+def _checked(record: Any, file: Path, row: int) -> dict[str, str]:
+    place = f"{file}, row {row}"
+    if not isinstance(record, dict):
+        raise DataError(f"{place}: a row must be an object, not {_kind(record)}: mend this row")
+    for name in _FIELDS:
+        if name not in record:
+            raise DataError(f"{place}: no {name!r}: a row needs question, query and db_id")
+        value = record[name]
+        if not isinstance(value, str):
+            raise DataError(f"{place}: {name!r} must be a string, not {_kind(value)}")
+        if not value.strip():
+            raise DataError(f"{place}: {name!r} is empty: fill it in or remove the row")
+    # A lone surrogate, which JSON can spell, would stop the tokenizer far from here.
+    if any("\ud800" <= character <= "\udfff" for character in record["question"]):
+        raise DataError(f"{place}: 'question' holds half a surrogate pair: mend its text")
+    if any(part in record["db_id"] for part in ("/", "\\", "..", "\0")) or record["db_id"] == ".":
+        raise DataError(
+            f"{place}: db_id {record['db_id']!r} leads out of the database folder: "
+            "a db_id is the plain name of a folder in database/"
+        )
+    return {name: record[name] for name in _FIELDS}
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
+    return "null" if value is None else kinds.get(type(value), "a number")
+
+
+def _check_databases(folder: Path, file: Path, paths: dict[str, Path]) -> None:
+    again = f"{folder} is only partly downloaded; download it again, or mend {file.name}"
+    if not (folder / "database").is_dir():
+        raise DataError(f"{folder} has no database/ folder: {again}")
+    # os.path.isfile: unlike Path's, it answers False for a name that no file can have.
+    missing = [db_id for db_id, path in paths.items() if not os.path.isfile(path)]
+    if missing:
+        names = ", ".join(map(repr, missing[:_NAMED])) + (", ..." if missing[_NAMED:] else "")
+        raise DataError(
+            f"{file}: {len(missing)} of {len(paths)} databases have no file "
+            f"database/<db_id>/<db_id>.sqlite in {folder}: {names}: {again}"
+        )
+    for path in paths.values():
+        try:
+            damage = _damage(path)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        if damage:
+            raise DataError(f"{path} {damage}: it is damaged or partly downloaded; fetch it again")
+
+
+def _damage(path: Path) -> str:
+    """What a SQLite file's header and size say is wrong with it, or nothing.
+
+    Format: https://www.sqlite.org/fileformat.html#the_database_header. A file that is longer
+    than its header says is sound.
+    """
+    size = path.stat().st_size
+    if not size:
+        return "is an empty file"
+    with path.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        return "is not a SQLite database"
+    page = int.from_bytes(header[16:18], "big")
+    page = 65_536 if page == 1 else page
+    if page < 512 or page & (page - 1):
+        return "has a broken SQLite header"
+    pages = int.from_bytes(header[28:32], "big")
+    # The page count holds only if the file was last written by a SQLite that keeps it.
+    counted = pages and header[24:28] == header[92:96]
+    if counted and size < page * pages:
+        return f"is cut short at {size:,} of {page * pages:,} bytes"
+    if not counted and size % page:
+        return f"is cut short at {size:,} bytes, inside a page"
+    return ""
+
+
+def pocket_dir() -> Path:
+    """The embedded collection as a Spider-layout folder in the cache, built on the first call.
+
+    The folder's name holds a hash of the package's files, so a new version is built anew. It
+    appears whole or not at all, also when several processes build it at once.
+    """
+    package = resources.files("nl2sql_trl") / POCKET
+    files = {
+        entry.name: entry.read_bytes()
+        for entry in sorted(package.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith((".sql", ".json"))
+    }
+    digest = hashlib.sha256()
+    for name, content in files.items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    target = cache_dir() / f"{POCKET}-{digest.hexdigest()[:16]}"
+    if target.is_dir():
+        return target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            made = Path(work) / POCKET
+            _build_pocket(files, made)
+            try:
+                made.rename(target)
+            except OSError:
+                # Another process was faster: its folder has the same content.
+                if not target.is_dir():
+                    raise
+    except OSError as error:
+        raise DataError(
+            f"pocket cannot be built at {target} ({error.strerror}): "
+            "set NL2SQL_TRL_CACHE to a folder that you can write"
+        ) from error
+    return target
+
+
+def _build_pocket(files: dict[str, bytes], made: Path) -> None:
+    for name, content in files.items():
+        stem = name.removesuffix(".sql")
+        if stem == name:
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_bytes(content)
+            continue
+        path = made / "database" / stem / f"{stem}.sqlite"
+        path.parent.mkdir(parents=True)
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.executescript(f"BEGIN;\n{content.decode('utf-8')}\n;COMMIT;")
+        finally:
+            connection.close()

@@ -1,0 +1,131 @@
+"""Curves of a run: a picture on disk, or redrawn in a notebook while the run goes on.
+
+    reward_curve("runs/demo/grpo")        # a matplotlib figure of a finished or running run
+    LiveCurve(every=1)                    # a TrainerCallback for GRPO in a notebook
+
+One panel shows the reward with a band of one standard error, the others what explains it. The
+colours are the first of Okabe and Ito's palette (2008), which colour-blind readers can tell apart.
+This module reads metrics and draws; it computes no metric itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql_trl.runs import read_jsonl
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+
+Rows = Sequence[dict[str, Any]]
+
+
+def reward_curve(run_dir: str | Path, title: str = "") -> Figure:
+    """The figure of a run directory. Raises FileNotFoundError if it has no metrics yet."""
+    rows = read_jsonl(Path(run_dir) / "metrics.jsonl")
+    if not rows:
+        raise FileNotFoundError(f"no metrics in {run_dir}: has the run logged a step yet?")
+    return draw(rows, title or str(run_dir))
+
+
+def save_reward_curve(run_dir: Path) -> Path:
+    """Write `reward_curve.png` into the run directory; returns its path."""
+    figure = reward_curve(run_dir, title=run_dir.name)
+    path = run_dir / "reward_curve.png"
+    figure.savefig(path, dpi=130)
+    return path
+
+
+def draw(rows: Rows, title: str) -> Figure:
+    """Four panels over the training step: reward, groups, behaviour, length."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6), layout="constrained", facecolor="white")
+    (reward, groups), (behaviour, tokens) = figure.subplots(2, 2, sharex=True)
+    figure.suptitle(title)
+    _reward_panel(reward, rows)
+    _lines(groups, rows, [("frac_reward_zero_std", "groups without variance", ORANGE)])
+    groups.set(ylabel="share of groups", ylim=(-0.02, 1.02))
+    shares = [
+        ("rollout/executable", "answer executes", BLUE),
+        ("rollout/ran_its_answer", "answer was run before", GREEN),
+        ("rollout/calls", "calls per trajectory", ORANGE),
+    ]
+    _lines(behaviour, rows, shares)
+    behaviour.set(ylabel="share, or count", xlabel="training step")
+    _lines(tokens, rows, [("completions/mean_length", "sampled tokens per trajectory", PINK)])
+    tokens.set(ylabel="tokens", xlabel="training step")
+    entropy = tokens.twinx()
+    _lines(entropy, rows, [("entropy", "entropy", GREY)])
+    entropy.set(ylabel="entropy (nats per token)")
+    _legend(tokens, entropy)
+    for axis in (groups, behaviour):
+        _legend(axis)
+    return figure
+
+
+def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
+    """Exponential moving average without the bias of its start (as in Adam)."""
+    out, total, norm = [], 0.0, 0.0
+    for value in values:
+        total = weight * total + (1 - weight) * value
+        norm = weight * norm + (1 - weight)
+        out.append(total / norm)
+    return out
+
+
+def _reward_panel(axis: Any, rows: Rows) -> None:
+    points = [(r["step"], r["reward"], r.get("reward_std")) for r in rows if "reward" in r]
+    steps = [p[0] for p in points]
+    values = [p[1] for p in points]
+    axis.plot(steps, values, color=BLUE, alpha=0.35, linewidth=1, label="mean of the step")
+    if len(values) > 2:
+        line = smooth(values)
+        axis.plot(steps, line, color=BLUE, linewidth=2, label="smoothed")
+        spread = _spread(values, line)
+        low = [v - s for v, s in zip(line, spread, strict=True)]
+        high = [v + s for v, s in zip(line, spread, strict=True)]
+        axis.fill_between(steps, low, high, color=BLUE, alpha=0.15, linewidth=0, label="±1 s.d.")
+    axis.set(ylabel="reward", title="training reward")
+    _legend(axis)
+
+
+def _spread(values: Sequence[float], line: Sequence[float]) -> list[float]:
+    """Standard deviation of the steps around the smoothed line, smoothed the same way."""
+    squares = smooth([(v - m) ** 2 for v, m in zip(values, line, strict=True)])
+    return [math.sqrt(s) for s in squares]
+
+
+def _lines(axis: Any, rows: Rows, series: Sequence[tuple[str, str, str]]) -> None:
+    for key, label, colour in series:
+        points = [(r["step"], r[key]) for r in rows if r.get(key) is not None]
+        if points:
+            axis.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, label=label)
+    axis.grid(alpha=0.25)
+
+
+def _legend(axis: Any, twin: Any = None) -> None:
+    handles, labels = axis.get_legend_handles_labels()
+    if twin is not None:
+        more, more_labels = twin.get_legend_handles_labels()
+        handles, labels = handles + more, labels + more_labels
+    axis.grid(alpha=0.25)
+    if handles:
+        # Above the axes: a legend inside would cover the lines sooner or later.
+        axis.legend(
+            handles,
+            labels,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=len(handles),
+            frameon=False,
+            fontsize="small",
+            borderaxespad=0.1,
+            handlelength=1.4,
+            columnspacing=1.0,
+        )

@@ -1,0 +1,146 @@
+"""What the training commands share: arguments, seeds, errors in one line, the run's first files.
+
+Nothing here trains; `sft.py` and `train.py` do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from nl2sql_trl import runs
+from nl2sql_trl.data import DataError, data_folder
+from nl2sql_trl.database import DatabaseError
+from nl2sql_trl.gold import GoldError, data_manifest
+from nl2sql_trl.models import ModelError
+from nl2sql_trl.rollout import RolloutError
+from nl2sql_trl.task import Task
+
+
+class ConfigError(Exception):
+    """A recipe or flag is wrong; the message names it."""
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Turn what a user can mend into one line on stderr and exit code 2."""
+    known = (DataError, DatabaseError, ModelError, ConfigError, GoldError, RolloutError)
+    try:
+        yield
+    except known as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def parse(kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """The dataclasses filled from `--config FILE` and flags. Raises ConfigError for unknown keys.
+
+    Flags win over the recipe. A recipe key that no dataclass has is an error that names near ones.
+    """
+    from trl import TrlParser
+
+    _check_recipe(kinds)
+    try:
+        return tuple(TrlParser(kinds).parse_args_and_config())  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _check_recipe(kinds: Sequence[type]) -> None:
+    import difflib
+
+    import yaml
+
+    if "--config" not in sys.argv[:-1]:
+        return
+    path = Path(sys.argv[sys.argv.index("--config") + 1])
+    if not path.is_file():
+        raise ConfigError(f"there is no recipe {path}")
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f", line {where.line + 1}" if where else ""
+        raise ConfigError(f"{path}{line} is not valid YAML") from error
+    if not isinstance(recipe, Mapping):
+        raise ConfigError(f"{path} should hold `key: value` lines")
+    names = {f.name for kind in kinds for f in fields(kind)} | {"env"}
+    for key in recipe:
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, 1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{path}: there is no setting {key!r}{hint}")
+
+
+def seed_everything(config: Any) -> None:
+    """Settings that every run of ours has, whatever the recipe says."""
+    import transformers
+
+    transformers.set_seed(config.seed)
+    if config.resume_from_checkpoint in ("True", "true", "1"):
+        config.resume_from_checkpoint = last_checkpoint(Path(config.output_dir))
+
+
+def last_checkpoint(run_dir: Path) -> str | None:
+    """The newest whole checkpoint of a run, None if there is none (then it starts afresh)."""
+    whole = [
+        (int(folder.name.rsplit("-", 1)[1]), folder)
+        for folder in run_dir.glob("checkpoint-*")
+        # The trainer state is written last.
+        if folder.name.rsplit("-", 1)[1].isdigit() and (folder / "trainer_state.json").is_file()
+    ]
+    if not whole:
+        print(f"no checkpoint in {run_dir}: starting from the beginning", flush=True)
+        return None
+    return str(max(whole)[1])
+
+
+def start_run(
+    run_dir: Path, config: Any, task: Task, settings: Sequence[Any], sampling: Mapping[str, Any]
+) -> None:
+    """Write config.yaml and manifest.json. Only the main process does."""
+    import yaml
+
+    if config.process_index != 0:
+        return
+    resolved: dict[str, Any] = {}
+    for part in settings:
+        values = part.to_dict() if hasattr(part, "to_dict") else asdict(part)
+        assert is_dataclass(part)
+        resolved |= {k: v for k, v in values.items() if not k.startswith("_")}
+    plain = {k: _plain(v) for k, v in sorted(resolved.items())}
+    runs.write_text(run_dir / "config.yaml", yaml.safe_dump(plain, sort_keys=True))
+    data = {
+        "name": task.data,
+        "split": task.split,
+        "rows": len(task.examples),
+        "dropped": len(task.dropped),
+        "files": data_manifest(data_folder(task.data)),
+    }
+    runs.write_json(run_dir / "manifest.json", runs.manifest(config.seed, data, sampling))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return str(value)
+
+
+def stop_on_interrupt(callback: Any) -> None:
+    """First Ctrl-C: stop after this step, with a checkpoint. Second: at once."""
+
+    def first(_signal: int, _frame: object) -> None:
+        callback.interrupted = True
+        print("\nstopping after this step (Ctrl-C again to stop at once)", file=sys.stderr)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, first)

@@ -1,0 +1,212 @@
+"""Run SQL on a database file without changing it, within limits of time and size.
+
+Files are opened read-only and immutable. A statement that would write runs on a copy in memory,
+since the official scorers let it write. Nothing here protects against a single SQLite operation
+that takes long by itself, and ATTACH is refused.
+"""
+
+from __future__ import annotations
+
+import marshal
+import re
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from nl2sql_trl.spider.result import Row
+
+TIMEOUT = "timeout"
+"""The reason given when a statement is stopped at one of the limits."""
+
+_WRITES = "SQLITE_READONLY"
+_STEPS_BETWEEN_CHECKS = 10_000
+_MAX_KEPT_ROWS = 300_000
+_MAX_BATCH = 1_024
+_MAX_CELL_BYTES = 2_000_000
+_MAX_COPY_PAGES = 32_768
+_READ_ONLY = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:SELECT|WITH|VALUES)\b", re.IGNORECASE | re.DOTALL
+)
+# These would change limits of the whole process, or ours.
+_FORBIDDEN_PRAGMAS = frozenset(
+    {
+        "data_store_directory",
+        "hard_heap_limit",
+        "max_page_count",
+        "soft_heap_limit",
+        "temp_store_directory",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop a statement: seconds, rows, and bytes of its result."""
+
+    seconds: float = 10.0
+    rows: int = 200_000
+    size: int = 64_000_000
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The rows of a statement, or why there are none.
+
+    ``undecodable`` tells that text in the result is no UTF-8; its bad bytes are left out.
+    """
+
+    rows: tuple[Row, ...] = ()
+    error: str | None = None
+    undecodable: bool = False
+
+
+class Runner:
+    """Executes each statement once per database file, on one connection per file.
+
+    ``forget`` closes the connections and drops the results; so does leaving a ``with`` block.
+    Results are dropped earlier when they grow large.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """Start with nothing open."""
+        self.limits = limits or Limits()
+        self._connections: dict[Path, _Connection] = {}
+        self._done: dict[tuple[Path, str], Execution] = {}
+        self._rows_kept = 0
+
+    def __enter__(self) -> Runner:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close what is open."""
+        self.forget()
+
+    def execute(self, path: Path, sql: str) -> Execution:
+        """Run one statement; errors and limits are reported in the result, never raised."""
+        key = (path, sql)
+        done = self._done.get(key)
+        if done is None:
+            try:
+                done = self._run(path, sql)
+            except sqlite3.Error as error:
+                done = Execution(error=f"{path.name}: {error}")
+            self._rows_kept += len(done.rows)
+            if self._rows_kept > _MAX_KEPT_ROWS:
+                self._done.clear()
+                self._rows_kept = len(done.rows)
+            self._done[key] = done
+        return done
+
+    def forget(self) -> None:
+        """Close all connections and drop all results."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._done.clear()
+        self._rows_kept = 0
+
+    def _run(self, path: Path, sql: str) -> Execution:
+        # Whatever might leave a trace on the connection gets one of its own.
+        if not _READ_ONLY.match(sql):
+            return self._run_on_copy(path, sql)
+        if path not in self._connections:
+            self._connections[path] = _Connection(_open_read_only(path), self.limits)
+        execution = self._connections[path].execute(sql)
+        return self._run_on_copy(path, sql) if execution.error == _WRITES else execution
+
+    def _run_on_copy(self, path: Path, sql: str) -> Execution:
+        with closing(_Connection(_open_copy(path), self.limits)) as connection:
+            return connection.execute(sql)
+
+
+class _Connection:
+    """A bounded connection."""
+
+    def __init__(self, raw: sqlite3.Connection, limits: Limits) -> None:
+        self.raw = raw
+        self.limits = limits
+        self.deadline = 0.0
+        raw.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        raw.set_progress_handler(self._overdue, _STEPS_BETWEEN_CHECKS)
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def execute(self, sql: str) -> Execution:
+        try:
+            return self._fetch(sql)
+        except UnicodeDecodeError:
+            pass
+        except sqlite3.OperationalError as error:
+            if not str(error).startswith("Could not decode"):
+                return self._failed(error)
+        except Exception as error:
+            return self._failed(error)
+        self.raw.text_factory = _decode_leniently
+        try:
+            execution = self._fetch(sql)
+        except Exception as error:
+            return self._failed(error)
+        finally:
+            self.raw.text_factory = str
+        return Execution(execution.rows, execution.error, undecodable=True)
+
+    def _fetch(self, sql: str) -> Execution:
+        self.deadline = time.monotonic() + self.limits.seconds
+        rows: list[Row] = []
+        size = 0
+        batch = 1
+        with closing(self.raw.execute(sql)) as cursor:
+            while fetched := cursor.fetchmany(batch):
+                rows += fetched
+                size += len(marshal.dumps(fetched))
+                if size > self.limits.size or len(rows) > self.limits.rows:
+                    return Execution(error=TIMEOUT)
+                # A batch is as large as everything before it, not more.
+                batch = min(2 * batch, _MAX_BATCH)
+        return Execution(tuple(rows))
+
+    def _failed(self, error: Exception) -> Execution:
+        name = getattr(error, "sqlite_errorname", None)
+        if name == "SQLITE_INTERRUPT":
+            return Execution(error=TIMEOUT)
+        if name == _WRITES:
+            return Execution(error=_WRITES)
+        return Execution(error=f"{type(error).__name__}: {error}")
+
+    def _overdue(self) -> int:
+        return time.monotonic() > self.deadline
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    return sqlite3.connect(uri, uri=True, isolation_level=None)
+
+
+def _open_copy(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    with closing(_open_read_only(path)) as source:
+        source.backup(connection)
+    connection.execute(f"PRAGMA max_page_count = {_MAX_COPY_PAGES}")
+    connection.set_authorizer(_authorize)
+    return connection
+
+
+def _authorize(action: int, name: str | None, *_: str | None) -> int:
+    if action == sqlite3.SQLITE_PRAGMA and name in _FORBIDDEN_PRAGMAS:
+        return sqlite3.SQLITE_DENY
+    return sqlite3.SQLITE_OK
+
+
+def _decode_leniently(data: bytes) -> str:
+    return data.decode(errors="ignore")

@@ -1,0 +1,94 @@
+"""A split made ready: examples whose gold runs, their prompts, and the judge of their answers.
+
+Training and evaluation both start from here, so they see the same prompts and the same verdicts.
+No torch and no trainer here.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nl2sql_trl import gold
+from nl2sql_trl.data import DataError, load, row_key
+from nl2sql_trl.database import ddl
+from nl2sql_trl.prompts import Codec
+from nl2sql_trl.records import Example, Prompt, Trajectory, Verdict
+from nl2sql_trl.rewards import Comparison, judge
+from nl2sql_trl.rollout import RolloutConfig, make_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Usable examples of one split with their prompts, by row key (`train:17`)."""
+
+    data: str
+    split: str
+    examples: dict[str, Example]
+    prompts: dict[str, Prompt]
+    dropped: tuple[gold.Dropped, ...]
+    golds: gold.GoldResults
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    comparison: Comparison = field(default_factory=Comparison)
+
+    def verdict(self, trajectory: Trajectory) -> Verdict:
+        """The verdict on a trajectory's answer, against its own row's gold."""
+        example = self.examples[trajectory.prompt.key]
+        result = self.golds[example.db_path, example.gold]
+        return judge(trajectory.answer, example.gold, result, example.db_path, self.comparison)
+
+
+def make_task(
+    data: str,
+    split: str,
+    codec: Codec,
+    *,
+    rollout: RolloutConfig | None = None,
+    comparison: Comparison | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    max_prompt_tokens: int | None = None,
+    cache: Path | None = None,
+) -> Task:
+    """Read a split, pass its golds through the gate and render its prompts.
+
+    rows: keep that many usable rows, drawn by `seed` (None: all, in file order).
+    max_prompt_tokens: leave longer prompts out. Raises DataError for unusable data.
+    """
+    examples = load(data, split)
+    gate = gold.gate(examples, cache=cache, progress=len(examples) > 2000)
+    for dropped in gate.dropped[:10]:
+        key = row_key(dropped.example)
+        print(f"set aside {key} ({dropped.example.db_id}): {dropped.detail}", flush=True)
+    schemas = {path: ddl(path) for path in {e.db_path for e in gate.kept}}
+    kept = list(gate.kept)
+    if rows is not None:
+        # Drawn before prompts are rendered: rendering 7,000 prompts takes a while.
+        random.Random(seed).shuffle(kept)
+    chosen: dict[str, Example] = {}
+    prompts: dict[str, Prompt] = {}
+    long = 0
+    for example in kept:
+        if rows is not None and len(chosen) == rows:
+            break
+        prompt = make_prompt(example, schemas[example.db_path], codec)
+        if max_prompt_tokens is not None and len(prompt.ids) > max_prompt_tokens:
+            long += 1
+            continue
+        chosen[prompt.key], prompts[prompt.key] = example, prompt
+    if long:
+        print(f"left out {long} rows with prompts of more than {max_prompt_tokens} tokens")
+    if not chosen:
+        raise DataError(f"no usable row is left of {data}, split {split}: see the messages above")
+    return Task(
+        data,
+        split,
+        chosen,
+        prompts,
+        tuple(gate.dropped),
+        gate.results,
+        rollout or RolloutConfig(),
+        comparison or Comparison(),
+    )
+

@@ -1,0 +1,102 @@
+"""Bounded, read-only execution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nl2sql_trl.spider.execution import TIMEOUT, Limits, Runner
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DROP TABLE singer",
+        "DELETE FROM singer",
+        "WITH c AS (SELECT 1) DELETE FROM singer",
+        "UPDATE singer SET age = 0",
+        "CREATE TABLE t (a)",
+        "PRAGMA user_version = 7",
+        "ALTER TABLE singer RENAME TO other",
+        "PRAGMA journal_mode = WAL",
+        "BEGIN",
+        "VACUUM",
+        "VACUUM INTO 'copy.db'",
+        "ATTACH 'other.db' AS other",
+        "PRAGMA hard_heap_limit = 100",
+    ],
+)
+def test_no_statement_changes_files_or_the_next_result(
+    sql: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before, files = base.read_bytes(), sorted(tmp_path.rglob("*"))
+    with Runner() as runner:
+        runner.execute(base, sql)
+        assert runner.execute(base, "SELECT max(age) FROM singer").rows == ((41,),)
+    assert base.read_bytes() == before
+    assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_a_statement_that_writes_returns_no_rows_and_no_error(base: Path) -> None:
+    with Runner() as runner:
+        assert runner.execute(base, "DELETE FROM singer").error is None
+        assert runner.execute(base, "WITH c AS (SELECT 1) DELETE FROM singer").error is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"{ENDLESS} SELECT count(*) FROM c",
+        f"{ENDLESS} SELECT x FROM c",
+        f"{ENDLESS} SELECT zeroblob(1000000) FROM c",
+        f"CREATE TABLE t AS {ENDLESS} SELECT count(*) FROM c",
+    ],
+)
+def test_a_runaway_statement_ends_at_a_limit(sql: str, base: Path) -> None:
+    with Runner(Limits(seconds=0.2, rows=1000, size=8_000_000)) as runner:
+        execution = runner.execute(base, sql)
+    assert execution.error == TIMEOUT
+    assert execution.rows == ()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["nonsense", "SELECT 1; SELECT 2", "SELECT '\0'", "SELECT '\ud800'", "SELECT zeroblob(9e9)"],
+)
+def test_errors_are_reported_and_not_raised(sql: str, base: Path) -> None:
+    with Runner() as runner:
+        execution = runner.execute(base, sql)
+    assert execution.error
+    assert execution.error != TIMEOUT
+
+
+@pytest.mark.parametrize("sql", ["", ";", "-- nothing"])
+def test_nothing_to_execute_gives_no_rows(sql: str, base: Path) -> None:
+    with Runner() as runner:
+        assert runner.execute(base, sql).error is None
+
+
+def test_bad_bytes_in_text_are_left_out_and_told(base: Path) -> None:
+    with Runner() as runner:
+        execution = runner.execute(base, "SELECT CAST(x'41ff42' AS TEXT)")
+        assert execution.rows == (("AB",),)
+        assert execution.undecodable
+        assert not runner.execute(base, "SELECT 'AB'").undecodable
+
+
+def test_a_file_that_is_no_database_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "broken.sqlite"
+    path.write_bytes(b"no database" * 100)
+    with Runner() as runner:
+        assert runner.execute(path, "SELECT * FROM t").error
+        assert runner.execute(path, "DROP TABLE t").error
+        assert runner.execute(tmp_path / "missing.sqlite", "SELECT 1").error
+
+
+def test_a_statement_is_executed_once_a_file(base: Path) -> None:
+    with Runner() as runner:
+        assert runner.execute(base, "SELECT 1") is runner.execute(base, "SELECT 1")

@@ -1,15 +1,16 @@
 """Curves of a run: a picture on disk, or redrawn in a notebook while the run goes on.
 
     reward_curve("runs/demo/grpo")        # a matplotlib figure of a finished or running run
-    LiveCurve(every=1)                    # a TrainerCallback for GRPO in a notebook
+    live_curve(every=1)                   # a TrainerCallback that redraws it in a notebook
 
-One panel shows the reward with a band of one standard error, the others what explains it. The
+One panel shows the reward with a band of one standard deviation, the others what explains it. The
 colours are the first of Okabe and Ito's palette (2008), which colour-blind readers can tell apart.
 This module reads metrics and draws; it computes no metric itself.
 """
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from nl2sql_trl.runs import read_jsonl
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from transformers import TrainerCallback
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 
@@ -39,6 +41,56 @@ def save_reward_curve(run_dir: Path) -> Path:
     path = run_dir / "reward_curve.png"
     figure.savefig(path, dpi=130)
     return path
+
+
+def live_curve(every: int = 1, title: str = "") -> TrainerCallback:
+    """A callback that keeps one figure in a notebook up to date, every `every` logged steps.
+
+    It updates an output in place through IPython's display handle, so it works in JupyterLab,
+    VS Code and Colab; the notebook's file keeps the last picture only. Made by a function, so
+    that importing this module loads no transformers.
+    """
+    from IPython.display import Image, display
+    from transformers import TrainerCallback
+
+    if every < 1:
+        raise ValueError(f"every must be at least 1, not {every}")
+
+    class LiveCurve(TrainerCallback):
+        def __init__(self) -> None:
+            self.handle: Any = None
+            self.drawn = 0
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.handle, self.drawn = None, 0
+
+        def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.redraw(state, every)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.redraw(state, 1)
+
+        def redraw(self, state: Any, at_least: int) -> None:
+            """Draw the log history if it has that many steps more than the picture."""
+            # The summary at the end of training has no loss of its own.
+            rows = [row for row in state.log_history if "loss" in row]
+            if not state.is_world_process_zero or len(rows) - self.drawn < at_least:
+                return
+            self.drawn = len(rows)
+            step = f"step {state.global_step} of {state.max_steps}"
+            picture = Image(_png(draw(rows, f"{title} · {step}" if title else step)))
+            if self.handle is None:
+                self.handle = display(picture, display_id=True)
+            else:
+                self.handle.update(picture)
+
+    return LiveCurve()
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=90)
+    return buffer.getvalue()
 
 
 def draw(rows: Rows, title: str) -> Figure:

@@ -58,7 +58,11 @@ def evaluate(task: Task, policy: Policy, samples: int = 1, progress: bool = True
 
     prompts = [p for p in task.prompts.values() for _ in range(samples)]
     with tqdm(total=len(prompts), desc="rollouts", unit="row", disable=not progress) as bar:
-        done = rollout(prompts, policy, task.rollout, on_done=lambda *_: bar.update())
+
+        def on_done(_key: int, _trajectory: Trajectory) -> None:
+            bar.update()
+
+        done = rollout(prompts, policy, task.rollout, on_done)
     return Evaluation(task, samples, tuple(done), tuple(task.verdict(t) for t in done))
 
 
@@ -105,7 +109,9 @@ def write(evaluation: Evaluation, out: Path, extra: dict[str, Any]) -> dict[str,
     firsts = evaluation.trajectories[:: evaluation.samples]
     lines = [" ".join((t.answer or "").split()) + "\n" for t in firsts]
     # A tab would end the query in Spider's format, and an empty line the session.
-    runs.write_text(out / "predictions.sql", "".join(line if line.strip() else "SELECT\n" for line in lines))
+    runs.write_text(
+        out / "predictions.sql", "".join(line if line.strip() else "SELECT\n" for line in lines)
+    )
     examples = evaluation.task.examples
     rows = []
     for t, v in zip(evaluation.trajectories, evaluation.verdicts, strict=True):
@@ -150,10 +156,11 @@ def model_task_policy(
     """Load a model and a split, ready for `evaluate`."""
     import torch
 
-    from nl2sql_trl.engine import Sampling, TransformersPolicy, supports
+    from nl2sql_trl.engine import TransformersPolicy, supports
     from nl2sql_trl.generate import GeneratePolicy
     from nl2sql_trl.models import load_model, load_tokenizer
     from nl2sql_trl.prompts import Codec
+    from nl2sql_trl.sampling import Sampling
 
     codec = Codec(load_tokenizer(model_name))
     task = make_task(data, split, codec, rollout=rollout_config)
@@ -164,9 +171,7 @@ def model_task_policy(
     sampling = Sampling(temperature)
     if not supports(model):
         return task, GeneratePolicy(model, codec, sampling, seed=seed, autocast=bf16)
-    policy = TransformersPolicy(
-        model, codec, sampling, seed=seed, autocast=bf16, max_rows=max_rows
-    )
+    policy = TransformersPolicy(model, codec, sampling, seed=seed, autocast=bf16, max_rows=max_rows)
     return task, policy
 
 
@@ -183,8 +188,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     from nl2sql_trl.launch import guarded
 
-    parser = argparse.ArgumentParser(prog="python -m nl2sql_trl.evaluate", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m nl2sql_trl.evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", required=True, help="folder, hub name, smollm2-135m or tiny")
     parser.add_argument("--data", default="pocket", help="pocket, or a Spider-layout folder")
     parser.add_argument("--split", default="dev", choices=["train", "dev"])

@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nl2sql_trl.engine import Sampling
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Sample
+from nl2sql_trl.sampling import Sampling
 
 
 class GeneratePolicy:

@@ -46,7 +46,7 @@ def parse(kinds: tuple[type, ...]) -> tuple[Any, ...]:
 
     _check_recipe(kinds)
     try:
-        return tuple(TrlParser(kinds).parse_args_and_config())  # type: ignore[arg-type]
+        return tuple(TrlParser(kinds).parse_args_and_config())
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -77,8 +77,8 @@ def _check_recipe(kinds: Sequence[type]) -> None:
             raise ConfigError(f"{path}: there is no setting {key!r}{hint}")
 
 
-def seed_everything(config: Any) -> None:
-    """Settings that every run of ours has, whatever the recipe says."""
+def settle(config: Any) -> None:
+    """Seed everything, and turn `--resume_from_checkpoint true` into the newest whole one."""
     import transformers
 
     transformers.set_seed(config.seed)

@@ -95,11 +95,11 @@ def smollm2() -> Path:
             gguf = _fetch_gguf(Path(work))
             made = Path(work) / "model"
             _convert(gguf, made)
-            _publish(made, target)
+            publish(made, target)
     return target
 
 
-def _publish(made: Path, target: Path) -> None:
+def publish(made: Path, target: Path) -> None:
     """Move a finished folder into place; another process may have been faster."""
     try:
         os.replace(made, target)

@@ -113,7 +113,11 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of ids; bytes that are no UTF-8 become replacement characters."""
         data = b"".join(
-            bytes([i]) if i < 256 else b"" if skip_special_tokens else self._special[i - 256].encode()
+            bytes([i])
+            if i < 256
+            else b""
+            if skip_special_tokens
+            else self._special[i - 256].encode()
             for i in ids
         )
         return data.decode("utf-8", "replace")

@@ -100,6 +100,7 @@ class ModelTurn:
 
     @property
     def ids(self) -> tuple[int, ...]:
+        """The sampled ids, the end token included."""
         return self.sample.ids
 
 
@@ -155,6 +156,7 @@ class Trajectory:
 
     @property
     def model_turns(self) -> tuple[ModelTurn, ...]:
+        """The turns that the policy sampled."""
         return tuple(t for t in self.turns if isinstance(t, ModelTurn))
 
     @property

@@ -18,7 +18,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -74,7 +74,7 @@ def judge(
         return Verdict(False, "no_answer")
     # One row more than the gold's is enough to know that there are too many.
     rows = min(limits.rows, max(1000, 2 * len(gold_result.rows) + 1))
-    result = execute(db_path, answer, _with_rows(limits, rows))
+    result = execute(db_path, answer, replace(limits, rows=rows))
     if result.outcome == "timeout":
         return Verdict(False, "timeout", result.error)
     if result.outcome == "denied":
@@ -134,25 +134,19 @@ def rows_share(verdict: Verdict) -> float:
 REWARDS: dict[str, Reward] = {f.__name__: f for f in (execution_match, executable, rows_share)}
 
 
-_QUOTED = re.compile(
-    r"--[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]", re.DOTALL
+_COMMENT_OR_QUOTED = re.compile(
+    r"(--[^\n]*|/\*.*?(?:\*/|\Z))|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]", re.DOTALL
 )
 
 
 def ordered(query: str) -> bool:
     """Whether a query has an ORDER BY outside every parenthesis, string and comment."""
-    text = _QUOTED.sub(" x ", query)
+    text = _COMMENT_OR_QUOTED.sub(lambda m: " " if m[1] else " x ", query)
     depth, outer = 0, []
     for char in text:
         depth += (char == "(") - (char == ")")
         outer.append(char if depth <= 0 and char != ")" else " ")
     return re.search(r"\border\s+by\b", "".join(outer), re.IGNORECASE) is not None
-
-
-def _with_rows(limits: Limits, rows: int) -> Limits:
-    return Limits(
-        limits.seconds, limits.steps, rows, limits.value_bytes, limits.result_bytes, limits.sql_bytes
-    )
 
 
 def _key(row: Row, comparison: Comparison) -> Row:
@@ -180,9 +174,9 @@ def _equal(ours: Sequence[Row], theirs: Sequence[Row], in_order: bool) -> bool:
 
 def _equal_permuted(ours: list[Row], theirs: list[Row], in_order: bool) -> bool:
     """Whether some order of our columns gives the gold's rows. Tries only columns that could."""
-    width = len(theirs[0])
-    if len(ours) != len(theirs) or width > _MAX_PERMUTED_COLUMNS:
+    if len(ours) != len(theirs) or len(theirs[0]) > _MAX_PERMUTED_COLUMNS:
         return False
+    width = len(theirs[0])
     our_columns = [Counter(row[c] for row in ours) for c in range(width)]
     their_columns = [Counter(row[c] for row in theirs) for c in range(width)]
 

@@ -112,19 +112,19 @@ def main() -> int:
     """Run the warm start that the command line and its recipe describe."""
     from trl import ModelConfig, SFTConfig
 
-    from nl2sql_trl.launch import guarded, parse, seed_everything, start_run
+    from nl2sql_trl.launch import guarded, parse, settle, start_run, stop_on_interrupt
 
     with guarded():
         arguments, config, model_config = parse((SftArguments, SFTConfig, ModelConfig))
         assert isinstance(arguments, SftArguments)
         config.dataset_kwargs = {"skip_prepare_dataset": True}
-        seed_everything(config)
+        settle(config)
         run_dir = Path(config.output_dir)
 
         from trl import get_peft_config
 
         from nl2sql_trl.models import load_model, load_tokenizer
-        from nl2sql_trl.trainer import RunCallback, SqlSFTTrainer, save_run_model
+        from nl2sql_trl.trainer import RunCallback, SqlSFTTrainer, save_run_model, short_progress
 
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
         task = make_task(
@@ -141,16 +141,23 @@ def main() -> int:
         lengths = [len(ids) for ids in dataset["input_ids"]]
         print(f"{len(dataset)} trajectories, {sum(lengths) / len(lengths):.0f} tokens on average")
         start_run(run_dir, config, task, (arguments, config, model_config), sampling={})
+        callback = RunCallback(run_dir)
+        stop_on_interrupt(callback)
         trainer = SqlSFTTrainer(
-            model=load_model(model_config.model_name_or_path, dtype=model_config.dtype),
+            model=load_model(
+                model_config.model_name_or_path,
+                dtype=model_config.dtype,
+                attn_implementation=model_config.attn_implementation,
+            ),
             args=config,
             train_dataset=dataset,
             processing_class=codec.tokenizer,
             peft_config=get_peft_config(model_config),
-            callbacks=[RunCallback(run_dir)],
+            callbacks=[callback],
         )
         if trainer.not_shared:
             print(f"schemas are not shared in the update: {trainer.not_shared}")
+        short_progress(trainer)
         trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         save_run_model(trainer, run_dir / "model")
         print(f"saved {run_dir / 'model'}")

@@ -4,49 +4,75 @@ A group's members begin with the same prompt, and questions on one database with
 `share_prefixes(model)` replaces the forward that TRL's trainers call for per-token
 log-probabilities (`fused_lm_head=True`): rows are grouped by their common beginning, that
 beginning runs once with its keys and values kept in the graph, and each row runs only what is
-its own on top of them. Gradients flow back through the shared keys and values, so loss and
-gradients are those of the plain forward up to rounding.
+its own on top of them. Gradients flow back through the shared keys and values, and only scored
+tokens go through the vocabulary's projection. Loss and gradients are those of the plain forward
+up to rounding.
 
 Where it does not hold (gradient checkpointing, which keeps no cache, or an architecture that
 `engine.supports` does not know) the forward is left as it was and the caller is told why.
 
-This module touches no trainer: it knows only the model's forward and its outputs' fields.
+This module touches no trainer: it knows only the model's forward and the fields of its outputs.
 """
 
 from __future__ import annotations
 
-import copy
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nl2sql_trl.engine import common_length, supports
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _MIN_PREFIX = 32
+_CPU_ATTENTION = "nl2sql_cpu"
+_HEAD_TOKENS = 4096  # tokens projected on the vocabulary at once
 
 
-def share_prefixes(model: Any, gradient_checkpointing: bool) -> str:
+@dataclass(slots=True)
+class TokenScores:
+    """What TRL reads of a fused forward. All are (rows, length - 1) but for the loss.
+
+    log_probs: of each next-token label, 0 where there is none. label_mask: where there is one.
+    """
+
+    loss: Tensor
+    log_probs: Tensor
+    entropy: Tensor
+    is_top1: Tensor
+    label_mask: Tensor
+
+
+def share_prefixes(
+    model: Any,
+    *,
+    gradient_checkpointing: bool,
+    temperature: float = 1.0,
+    entropy_grad: bool = False,
+) -> str:
     """Make `model`'s fused forward share prefixes. Returns "" or why it was left as it was.
 
     Call it after the trainer's own patch of `forward` (that is: after the trainer was made).
-    `model` is the base model inside any PEFT wrapper.
+    `model` is the base model inside any PEFT wrapper. temperature divides the logits.
+    entropy_grad: whether the loss uses the entropy.
     """
     if gradient_checkpointing:
         return "gradient checkpointing keeps no cache: set gradient_checkpointing to false"
     if not supports(model):
         return f"not known to hold for model type {model.config.model_type!r}"
     inner = model.forward
+    _use_cpu_attention(model)
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        shareable = {"input_ids", "attention_mask", "labels", "fused_lm_head"}
+        ours = {"input_ids", "attention_mask", "labels", "fused_lm_head"}
         names = {k for k, v in kwargs.items() if v is not None and k != "use_cache"}
-        if args or not kwargs.get("fused_lm_head") or names != shareable:
+        if args or not kwargs.get("fused_lm_head") or names != ours:
             return inner(*args, **kwargs)
-        groups = _plan(kwargs["input_ids"], kwargs["attention_mask"], kwargs["labels"])
-        if all(len(g.rows) == 1 for g in groups):
-            return inner(*args, **kwargs)
-        return _forward(self, inner, groups, kwargs["input_ids"], kwargs["labels"])
+        ids, labels = kwargs["input_ids"], kwargs["labels"]
+        groups = _plan(ids, kwargs["attention_mask"], labels)
+        return _forward(self, groups, ids, labels, temperature, entropy_grad)
 
     model.forward = types.MethodType(forward, model)
     return ""
@@ -67,12 +93,13 @@ def _plan(input_ids: Any, attention_mask: Any, labels: Any) -> list[_Group]:
     for n, mask in enumerate(attention_mask):
         valid = mask.nonzero()[:, 0]
         start, stop = int(valid[0]), int(valid[-1]) + 1
-        scored = (labels[n] != -100).nonzero()[:, 0]
+        scored = (labels[n, start + 1 :] != -100).nonzero()[:, 0] + start + 1
         # The token before the first scored one must be the row's own: its state is projected.
         first = int(scored[0]) - start if len(scored) else stop - start
         rows.append((input_ids[n, start:stop].tolist(), n, (start, stop), max(0, first - 1)))
     rows.sort(key=lambda row: row[0])
     groups: list[_Group] = []
+    alone: list[tuple[int, tuple[int, int]]] = []
     at = 0
     while at < len(rows):
         ids, n, span, most = rows[at]
@@ -85,73 +112,142 @@ def _plan(input_ids: Any, attention_mask: Any, labels: Any) -> list[_Group]:
             members.append(m)
             spans.append(other_span)
             most, end = shared, end + 1
-        groups.append(_Group(tuple(members), tuple(spans), most if len(members) > 1 else 0))
+        if end - at == 1:
+            alone.append((n, span))
+        else:
+            groups.append(_Group(tuple(members), tuple(spans), most))
         at = end
+    if alone:
+        rows_alone, spans_alone = zip(*alone, strict=True)
+        groups.append(_Group(rows_alone, spans_alone, 0))
     return groups
 
 
-def _forward(model: Any, inner: Any, groups: Sequence[_Group], ids: Any, labels: Any) -> Any:
-    """The fused outputs of the whole batch, put together from those of its groups."""
+def _forward(
+    model: Any,
+    groups: Sequence[_Group],
+    ids: Tensor,
+    labels: Tensor,
+    temperature: float,
+    entropy_grad: bool,
+) -> TokenScores:
+    """Scores of the whole batch, put together from its groups."""
     import torch
 
-    fields: dict[str, Any] = {}
-    output = None
-    for group in groups:
-        output = _group_forward(model, inner, group, ids, labels)
-        for name, value in output.items():
-            if name == "loss" or value is None:
-                continue
-            if name not in fields:
-                fields[name] = value.new_zeros((ids.shape[0], ids.shape[1] - 1))
-            columns = []
-            for part, n, (start, stop) in zip(value, group.rows, group.spans, strict=True):
-                first = start + group.shared
-                own = part[: stop - first - 1]
-                columns.append((n, first, own))
-            fields[name] = _place(fields[name], columns)
     mask = labels[:, 1:] != -100
-    fields["label_mask"] = mask
-    fields["loss"] = -fields["log_probs"].sum() / mask.sum().clamp(min=1)
-    whole = copy.copy(output)
-    assert whole is not None
-    for name, value in fields.items():
-        setattr(whole, name, value)
-    assert isinstance(whole.log_probs, torch.Tensor)
-    return whole
+    states, places = [], []
+    for group in groups:
+        hidden = _hidden(model, group, ids)
+        for n, row, (start, stop) in zip(
+            range(len(group.rows)), group.rows, group.spans, strict=True
+        ):
+            first = start + group.shared
+            columns = mask[row, first : stop - 1].nonzero()[:, 0]
+            states.append(hidden[n, columns])
+            places.append(torch.stack([torch.full_like(columns, row), columns + first]))
+    at = torch.cat(places, 1)
+    targets = labels[at[0], at[1] + 1]
+    head = model.get_output_embeddings()
+    scores = _score(head, torch.cat(states), targets, temperature, entropy_grad)
+    blank = scores[0].new_zeros(mask.shape)
+    log_probs, entropy, top1 = (blank.index_put((at[0], at[1]), s.to(blank)) for s in scores)
+    loss = -log_probs.sum() / mask.sum().clamp(min=1)
+    return TokenScores(loss, log_probs, entropy, top1, mask)
 
 
-def _place(target: Any, columns: Sequence[tuple[int, int, Any]]) -> Any:
-    """`target` with each piece written at its row and column, in the graph."""
-    target = target.clone() if target.requires_grad else target
-    for n, first, piece in columns:
-        target[n, first : first + len(piece)] = piece
-    return target
+def _score(
+    head: Any, states: Tensor, targets: Tensor, temperature: float, entropy_grad: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probability, entropy (nats) and whether the target is the likeliest, of each state.
+
+    More tokens than fit at once go in chunks that are computed again in the backward pass.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def chunk(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = head(states).float() / temperature
+        total = logits.logsumexp(-1)
+        chosen = logits.gather(1, targets[:, None])[:, 0] - total
+        with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+            weights = (logits - total[:, None]).exp()
+            entropy = total - (weights * logits).sum(-1)
+        return chosen, entropy, logits.detach().argmax(-1) == targets
+
+    if len(states) <= _HEAD_TOKENS:
+        return chunk(states, targets)
+    parts = [
+        checkpoint(chunk, s, t, use_reentrant=False)
+        for s, t in zip(states.split(_HEAD_TOKENS), targets.split(_HEAD_TOKENS), strict=True)
+    ]
+    log_probs, entropies, top1 = (torch.cat(p) for p in zip(*parts, strict=True))
+    return log_probs, entropies, top1
 
 
-def _group_forward(model: Any, inner: Any, group: _Group, ids: Any, labels: Any) -> Any:
-    """Fused outputs of one group's own tokens, (rows, own length), on the shared prefix."""
+def _hidden(model: Any, group: _Group, ids: Tensor) -> Tensor:
+    """Last hidden states of a group's own tokens, (rows, own length, size), padded on the right."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    own, targets = [], []
-    for n, (start, stop) in zip(group.rows, group.spans, strict=True):
-        first = start + group.shared
-        own.append(ids[n, first:stop])
-        targets.append(torch.cat([labels[n, first + 1 : stop], labels.new_full((1,), -100)]))
+    own = [
+        ids[row, start + group.shared : stop]
+        for row, (start, stop) in zip(group.rows, group.spans, strict=True)
+    ]
     own_ids = pad_sequence(own, batch_first=True)
-    shift_labels = pad_sequence(targets, batch_first=True, padding_value=-100)
+    # Padding is on the right: causality hides it, so no mask is needed.
     if not group.shared:
-        return inner(input_ids=own_ids, shift_labels=shift_labels, fused_lm_head=True)
+        return model.base_model(input_ids=own_ids, use_cache=False).last_hidden_state
     start = group.spans[0][0]
     prefix = ids[group.rows[0], start : start + group.shared][None]
     cache = model.base_model(input_ids=prefix, use_cache=True).past_key_values
     cache.batch_repeat_interleave(len(group.rows))
     positions = torch.arange(group.shared, group.shared + own_ids.shape[1], device=ids.device)
-    # Padding is on the right: causality hides it, so no mask is needed.
-    return inner(
-        input_ids=own_ids,
-        position_ids=positions[None],
-        past_key_values=cache,
-        shift_labels=shift_labels,
-        fused_lm_head=True,
-    )
+    return model.base_model(
+        input_ids=own_ids, position_ids=positions[None], past_key_values=cache, use_cache=True
+    ).last_hidden_state
+
+
+def _use_cpu_attention(model: Any) -> None:
+    """On a CPU, train with our attention: torch's fused one is slow there in bf16."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    if model.device.type != "cpu" or model.config._attn_implementation not in ("sdpa", "eager"):
+        return
+    AttentionInterface.register(_CPU_ATTENTION, _cpu_attention)
+    AttentionMaskInterface.register(_CPU_ATTENTION, eager_mask)
+    model.config._attn_implementation = _CPU_ATTENTION
+
+
+def _cpu_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Plain softmax attention that keeps no scores for the backward pass but computes them again.
+
+    Query heads of one key-value head are stacked, so keys and values are not repeated.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        batch, heads, width, dim = query.shape
+        stacked = query.reshape(batch, key.shape[1], -1, dim)
+        scores = (stacked @ key.transpose(2, 3) * scaling).view(batch, heads, width, -1)
+        if attention_mask is not None:
+            scores = scores + attention_mask
+        weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+        return (weights.view(*stacked.shape[:3], -1) @ value).view(query.shape)
+
+    value = value.to(query.dtype)
+    key = key.to(query.dtype)
+    if torch.is_grad_enabled():
+        out = checkpoint(attend, query, key, value, use_reentrant=False)
+    else:
+        out = attend(query, key, value)
+    return out.transpose(1, 2), None

@@ -91,4 +91,3 @@ def make_task(
         rollout or RolloutConfig(),
         comparison or Comparison(),
     )
-

@@ -2,9 +2,9 @@
 
     accelerate launch nl2sql_trl/train.py --config recipes/pocket_cpu.yaml
     accelerate launch nl2sql_trl/train.py --config recipes/spider_cpu.yaml --data DIR
-    accelerate launch nl2sql_trl/train.py --config recipes/pocket_cpu.yaml --resume_from_checkpoint true
 
-A recipe gives defaults, flags override. Arguments are ours (TrainArguments below), TRL's
+Add `--resume_from_checkpoint true` to go on from the run's last whole checkpoint. A recipe gives
+defaults, flags override. Arguments are ours (TrainArguments below), TRL's
 GRPOConfig and ModelConfig (LoRA included). What a run leaves behind is described in `runs.py`.
 """
 
@@ -58,7 +58,7 @@ def main() -> int:
         ConfigError,
         guarded,
         parse,
-        seed_everything,
+        settle,
         start_run,
         stop_on_interrupt,
     )
@@ -66,7 +66,7 @@ def main() -> int:
     with guarded():
         arguments, config, model_config = parse((TrainArguments, GRPOConfig, ModelConfig))
         assert isinstance(arguments, TrainArguments)
-        seed_everything(config)
+        settle(config)
         run_dir = Path(config.output_dir)
 
         from nl2sql_trl.models import load_model, load_tokenizer
@@ -74,7 +74,7 @@ def main() -> int:
         from nl2sql_trl.rewards import REWARDS, Comparison
         from nl2sql_trl.rollout import RolloutConfig
         from nl2sql_trl.task import make_task
-        from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model
+        from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model, short_progress
 
         if unknown := [name for name in arguments.rewards if name not in REWARDS]:
             raise ConfigError(f"there is no reward {unknown[0]!r}: {', '.join(REWARDS)}")
@@ -109,7 +109,11 @@ def main() -> int:
         callback = RunCallback(run_dir)
         stop_on_interrupt(callback)
         trainer = SqlGRPOTrainer(
-            load_model(model_config.model_name_or_path, dtype=model_config.dtype),
+            load_model(
+                model_config.model_name_or_path,
+                dtype=model_config.dtype,
+                attn_implementation=model_config.attn_implementation,
+            ),
             config,
             task,
             codec,
@@ -120,6 +124,7 @@ def main() -> int:
         )
         if trainer.not_shared:
             print(f"prompts are not shared in the update: {trainer.not_shared}")
+        short_progress(trainer)
         trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         save_run_model(trainer, run_dir / "model")
         if trainer.accelerator.is_main_process:

@@ -21,19 +21,20 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # the contract test watches rollout_func
 
 import torch
-from transformers import TrainerCallback
+from transformers import ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer, SFTTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from nl2sql_trl import runs
 from nl2sql_trl.data import to_dataset
-from nl2sql_trl.engine import Sampling, TransformersPolicy, supports
+from nl2sql_trl.engine import TransformersPolicy, supports
 from nl2sql_trl.generate import GeneratePolicy
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Trajectory, Verdict
 from nl2sql_trl.rewards import Reward
 from nl2sql_trl.rollout import RolloutError, check, rollout
+from nl2sql_trl.sampling import Sampling
 from nl2sql_trl.sharing import share_prefixes
 from nl2sql_trl.task import Task
 
@@ -46,6 +47,8 @@ class SqlGRPOTrainer(GRPOTrainer):
     `policy_factory(trainer, seed)` makes the policy of one rollout; by default it samples from the
     model being trained. `run_dir` gets trajectories of every step (None: nowhere).
     """
+
+    _buffered_inputs: list[Any] | None
 
     def __init__(
         self,
@@ -78,7 +81,12 @@ class SqlGRPOTrainer(GRPOTrainer):
                 "FSDP and ZeRO-3 are not supported: use DDP or ZeRO-2 "
                 "(accelerate_configs/multi_gpu.yaml)"
             )
-        self.not_shared = share_prefixes(base_model(self.model), args.gradient_checkpointing)
+        self.not_shared = share_prefixes(
+            base_model(self.model),
+            gradient_checkpointing=args.gradient_checkpointing,
+            temperature=args.temperature,
+            entropy_grad=bool(args.entropy_coef) or args.use_adaptive_entropy,
+        )
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """TRL's, without its shuffle of rows: a group's members stay in one micro-batch.
@@ -93,6 +101,27 @@ class SqlGRPOTrainer(GRPOTrainer):
             batch = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict(batch, steps)
         return self._buffered_inputs[self._step % steps]
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """TRL's loss, but a micro-batch that has no gradient is not computed.
+
+        Where every advantage is 0 (a group all right or all wrong) and nothing but the policy
+        term is in the loss, the gradient is 0 whatever the model. With several ranks each must
+        take part in every backward pass, so there nothing is skipped.
+        """
+        only_policy = self.beta == 0 and not self._entropy_bonus_enabled
+        alone = self.accelerator.num_processes == 1 and not self.aux_loss_enabled
+        skip = self.model.training and only_policy and alone and not inputs["advantages"].any()
+        self._metrics["train"]["update/skipped_share"].append(float(skip))
+        if skip:
+            return inputs["advantages"].new_zeros((), requires_grad=True)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def run_rollout(self, prompts: list[list[dict[str, str]]]) -> dict[str, list[Any]]:
         """What TRL's `rollout_func` returns, for chats whose last message carries `row_key`."""
@@ -243,13 +272,35 @@ class RunCallback(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
+class Progress(ProgressCallback):
+    """The trainer's bar with the few numbers that tell how it goes, not a dictionary a step."""
+
+    shown = ("reward", "rollout/executable", "frac_reward_zero_std", "loss", "mean_token_accuracy")
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Put the numbers behind the bar."""
+        if state.is_world_process_zero and self.training_bar is not None and logs:
+            found = {k.split("/")[-1]: f"{float(logs[k]):.3f}" for k in self.shown if k in logs}
+            self.training_bar.set_postfix(found, refresh=True)
+
+
+def short_progress(trainer: Any) -> None:
+    """Give a trainer our progress bar in place of its own."""
+    if any(isinstance(c, ProgressCallback) for c in trainer.callback_handler.callbacks):
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(Progress)
+
+
 class SqlSFTTrainer(SFTTrainer):
     """SFTTrainer on token ids made by us, micro-batches by database, shared beginnings run once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        checkpointing = self.args.gradient_checkpointing
-        self.not_shared = share_prefixes(base_model(self.model), checkpointing)
+        self.not_shared = share_prefixes(
+            base_model(self.model), gradient_checkpointing=self.args.gradient_checkpointing
+        )
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         # `dataset` has lost the columns that the model does not take.
@@ -257,7 +308,7 @@ class SqlSFTTrainer(SFTTrainer):
         return _ByDatabase(keys, self.args.per_device_train_batch_size, self.args.seed)
 
 
-class _ByDatabase(torch.utils.data.Sampler):  # type: ignore[type-arg]
+class _ByDatabase(torch.utils.data.Sampler):
     """Row indices such that each micro-batch holds one database's rows, in shuffled order.
 
     Full micro-batches of one database first; what is left over fills mixed ones at the end.

@@ -6,13 +6,14 @@ trained here, with Qwen's special and added tokens.
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ADDED, SPECIAL
+from conftest import chat_tokenizer as tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,46 +25,6 @@ from nl2sql_trl.tools import RUN_SQL
 
 TEMPLATES = ["qwen2_5", "qwen2_5_training", "qwen3", "qwen3_training"]
 DDL = "CREATE TABLE singer (id INTEGER PRIMARY KEY, name TEXT)"
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-ADDED = [
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-]
-CORPUS = [
-    "SELECT name, count(*) FROM singer WHERE age > 20 GROUP BY name ORDER BY count(*) DESC LIMIT 1",
-    "CREATE TABLE concert (id INTEGER PRIMARY KEY, singer_id INT REFERENCES singer(id))",
-    "You are a SQL assistant. user assistant system tool_response\n\n```sql\nSELECT 1\n```\n",
-    '{"name": "run_sql", "arguments": {"query": "SELECT"}} {"columns": ["a"], "rows": [[1]]}\n',
-    "How many singers are there? What is the name of the oldest one?",
-]  # fmt: skip
-
-
-@cache
-def tokenizer(template: str) -> Any:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=500,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=SPECIAL,
-        show_progress=False,
-    )
-    bpe.train_from_iterator(CORPUS * 3, trainer)
-    bpe.add_tokens([AddedToken(t, normalized=False, special=False) for t in ADDED])
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
-    folder = Path(importlib.util.find_spec("trl").submodule_search_locations[0])  # type: ignore[union-attr, index]
-    fast.chat_template = (folder / "chat_templates" / f"{template}.jinja").read_text()
-    return fast
 
 
 @cache

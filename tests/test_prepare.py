@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from nl2sql_trl.prepare import joins_without_on, limit_cut, main, quoted_literals
+from nl2sql_trl.goldtext import joins_without_on, limit_cut, quoted_literals
+from nl2sql_trl.prepare import main
 
 
 def database(path: Path, script: str) -> Path:

@@ -1,0 +1,286 @@
+"""`tiny`: a model of a few million parameters, made here from nothing in about a minute.
+
+    python -m nl2sql_trl.tiny     # makes it and prints what it can do, before and after GRPO
+
+A Qwen2 architecture with a tokenizer trained on pocket's train split and a warm start on
+demonstrations from one of its databases. It is for tests and notebooks that should really learn
+without a download: sampled at temperature 1 on `tiny_task`, it answers some questions and not
+others, so GRPO has a signal from its first step.
+
+What it can't do: anything else. It has seen one database's questions and knows no language beyond
+them; its numbers say nothing about text-to-SQL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nl2sql_trl import __version__
+from nl2sql_trl.data import load, pocket_dir
+from nl2sql_trl.database import ddl
+from nl2sql_trl.models import cache_dir, load_model, load_tokenizer, publish, qwen_template
+from nl2sql_trl.prompts import SYSTEM, Codec, answer_text, call_text, messages
+from nl2sql_trl.rollout import RolloutConfig
+from nl2sql_trl.sft import demonstrations, to_rows
+from nl2sql_trl.task import Task, make_task
+from nl2sql_trl.tools import RUN_SQL
+
+if TYPE_CHECKING:
+    import torch
+
+DATABASE = "pet_clinic"
+ROLLOUT = RolloutConfig(budget=224, max_turns=3, tool_chars=96)
+LEARNING_RATE = 5e-4
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CALL_MARKS = ("<tool_call>", "</tool_call>")  # single tokens, as in Qwen2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the model is made of. Another value gives another folder in the cache."""
+
+    vocabulary: int = 2048
+    hidden: int = 192
+    layers: int = 4
+    heads: int = 6
+    kv_heads: int = 2
+    intermediate: int = 640
+    steps: int = 200
+    batch: int = 24
+    learning_rate: float = 2e-3
+    retry_share: float = 0.15
+    seed: int = 0
+
+
+def tiny_model() -> Path:
+    """The model's folder in the cache, made on the first call (about a minute on 2 cores).
+
+    It appears whole or not at all; of several processes that ask at once, one makes it.
+    """
+    from filelock import FileLock
+
+    settings = Settings()
+    made_of = [__version__, pocket_dir().name, asdict(settings), asdict(ROLLOUT), SYSTEM, RUN_SQL]
+    digest = hashlib.sha256(json.dumps(made_of, default=str).encode()).hexdigest()[:16]
+    target = cache_dir() / f"tiny-{digest}"
+    if not (target / "config.json").is_file():
+        with FileLock(f"{target}.lock"):
+            if not (target / "config.json").is_file():
+                print("making the tiny model (about a minute, once)", file=sys.stderr, flush=True)
+                with tempfile.TemporaryDirectory(dir=target.parent) as work:
+                    make(Path(work) / "model", settings)
+                    publish(Path(work) / "model", target)
+    return target
+
+
+def tiny_task(codec: Codec, rows: int | None = None) -> Task:
+    """The questions that `tiny` can learn: those of one pocket database on a single table.
+
+    rows: only the first so many, for quick runs.
+    """
+    task = make_task("pocket", "train", codec, rollout=ROLLOUT)
+    keys = [
+        key for key, e in task.examples.items() if e.db_id == DATABASE and _easy(e.gold)
+    ][:rows]  # fmt: skip
+    examples = {k: task.examples[k] for k in keys}
+    return replace(task, examples=examples, prompts={k: task.prompts[k] for k in keys})
+
+
+def _easy(gold: str) -> bool:
+    return "JOIN" not in gold and gold.count("SELECT") == 1 and len(gold) <= 80
+
+
+def make(folder: Path, settings: Settings) -> None:
+    """Train the tokenizer and the model and save both in `folder`."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    tokenizer = train_tokenizer(settings.vocabulary)
+    codec = Codec(tokenizer)
+    # The caller's random state is its own.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        model = Qwen2ForCausalLM(
+            Qwen2Config(
+                vocab_size=len(tokenizer),
+                hidden_size=settings.hidden,
+                intermediate_size=settings.intermediate,
+                num_hidden_layers=settings.layers,
+                num_attention_heads=settings.heads,
+                num_key_value_heads=settings.kv_heads,
+                max_position_embeddings=1024,
+                tie_word_embeddings=True,
+                bos_token_id=None,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+        warm_start(model, codec, settings)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def train_tokenizer(vocabulary: int) -> Any:
+    """A byte-level BPE tokenizer of pocket's train prompts and golds, with Qwen2.5's template."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    bpe.add_tokens([AddedToken(token, normalized=False) for token in CALL_MARKS])
+
+    def wrapped() -> Any:
+        return PreTrainedTokenizerFast(
+            tokenizer_object=bpe,
+            pad_token="<|endoftext|>",
+            eos_token="<|im_end|>",
+            chat_template=qwen_template(),
+            clean_up_tokenization_spaces=False,
+        )
+
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    render, texts = wrapped().apply_chat_template, []
+    for e in load("pocket", "train"):
+        chat = [
+            *messages(e.question, ddl(e.db_path)),
+            {"role": "assistant", "content": call_text(e.gold)},
+            {"role": "tool", "content": '{"columns": ["name"], "rows": [[null]], "total_rows": 1}'},
+            {"role": "assistant", "content": answer_text(e.gold)},
+        ]
+        texts.append(render(chat, tools=[RUN_SQL], tokenize=False))
+    bpe.train_from_iterator(texts, trainer)
+    return wrapped()
+
+
+def warm_start(model: Any, codec: Codec, settings: Settings) -> None:
+    """Supervised steps on demonstrations; the schema they share runs once a step.
+
+    A plain loop: Trainer would set up accelerate for the whole process, and under
+    `accelerate launch` split this work over the ranks.
+    """
+    import torch
+
+    from nl2sql_trl.sharing import share_prefixes
+
+    task = tiny_task(codec)
+    played = demonstrations(task, codec, settings.retry_share, settings.seed)
+    rows = to_rows(played, task)
+    examples = list(zip(rows["input_ids"], rows["labels"], strict=True))
+    share_prefixes(model, gradient_checkpointing=False)
+    optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings.learning_rate, settings.steps, pct_start=0.1
+    )
+    rng = random.Random(settings.seed)
+    model.train()
+    for _ in range(settings.steps):
+        batch = rng.sample(examples, min(settings.batch, len(examples)))
+        loss = model(**_padded(batch), fused_lm_head=True).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    model.eval()
+
+
+def _padded(batch: Sequence[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:
+    import torch
+
+    width = max(len(ids) for ids, _ in batch)
+    fields = {
+        "input_ids": [ids + [0] * (width - len(ids)) for ids, _ in batch],
+        "attention_mask": [[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in batch],
+        "labels": [labels + [-100] * (width - len(labels)) for _, labels in batch],
+    }
+    return {name: torch.tensor(rows) for name, rows in fields.items()}
+
+
+def learn(steps: int, seed: int = 0) -> tuple[float, float, float]:
+    """GRPO on `tiny_task`: mean reward before and after `steps`, and the seconds a step took.
+
+    Rewards are of 4 trajectories a question at temperature 1.
+    """
+    from transformers import PrinterCallback, set_seed
+    from trl import GRPOConfig
+
+    from nl2sql_trl.engine import TransformersPolicy
+    from nl2sql_trl.evaluate import evaluate
+    from nl2sql_trl.rewards import execution_match
+    from nl2sql_trl.sampling import Sampling
+    from nl2sql_trl.trainer import SqlGRPOTrainer
+
+    set_seed(seed)
+    folder = str(tiny_model())
+    codec, model = Codec(load_tokenizer(folder)), load_model(folder)
+    task = tiny_task(codec)
+
+    def reward() -> float:
+        policy = TransformersPolicy(model, codec, Sampling(temperature=1.0), seed=seed)
+        right = evaluate(task, policy, 4, progress=False).correct
+        return sum(right) / len(right)
+
+    before = reward()
+    with tempfile.TemporaryDirectory() as output_dir:
+        config = GRPOConfig(
+            output_dir=output_dir,
+            max_steps=steps,
+            per_device_train_batch_size=32,
+            gradient_accumulation_steps=1,
+            num_generations=8,
+            max_completion_length=task.rollout.budget,
+            learning_rate=LEARNING_RATE,
+            lr_scheduler_type="constant",
+            temperature=1.0,
+            beta=0.0,
+            gradient_checkpointing=False,
+            bf16=False,
+            use_cpu=True,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            seed=seed,
+        )
+        trainer = SqlGRPOTrainer(model, config, task, codec, [execution_match])
+        trainer.remove_callback(PrinterCallback)
+        started = time.monotonic()
+        trainer.train()
+        seconds = (time.monotonic() - started) / steps
+    return before, reward(), seconds
+
+
+def main() -> int:
+    """Make the model and print what it can do."""
+    started = time.monotonic()
+    folder = tiny_model()
+    print(f"{folder} ({time.monotonic() - started:.0f} s)", flush=True)
+    before, after, seconds = learn(steps=25)
+    print(f"mean reward on its task at temperature 1: {before:.2f}")
+    print(f"after 25 GRPO steps of {seconds:.1f} s: {after:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,448 @@
+"""Sampling with shared prefixes is plain sampling: same ids, same log-probabilities.
+
+The models are random, so a wrong attention or position shows at once; stop tokens are many, so
+rows end at different steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import chat_tokenizer, random_model
+
+from nl2sql_trl.engine import TransformersPolicy, common_length, supports
+from nl2sql_trl.generate import GeneratePolicy
+from nl2sql_trl.records import Sample
+from nl2sql_trl.sampling import Sampling, draw
+
+KINDS = ["llama", "qwen2", "qwen3"]
+GREEDY = Sampling(0.0)
+Policy = TransformersPolicy | GeneratePolicy
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> Any:
+    return random_model(request.param).eval()
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Any:
+    return random_model("qwen2").eval()
+
+
+def codec(stops: Sequence[int] = range(3, 500, 23)) -> Any:
+    """What a policy needs of a codec, with many stop tokens: random models stop by chance."""
+    tokenizer = chat_tokenizer()
+    return SimpleNamespace(
+        tokenizer=tokenizer, stop_ids=frozenset([tokenizer.eos_token_id, *stops])
+    )
+
+
+def text(length: int, seed: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(10, len(chat_tokenizer())) for _ in range(length)]
+
+
+Job = tuple[Sequence[int], int]
+Next = Callable[[int, int, list[int]], Job | None]
+
+
+def run(
+    policy: Policy, jobs: Mapping[int, Job], go_on: Next | None = None
+) -> dict[int, list[Sample]]:
+    """Every turn's sample of each key; `go_on(key, turn, ids so far)` gives the next turn."""
+    done: dict[int, list[Sample]] = {key: [] for key in jobs}
+    contexts = {key: list(ids) for key, (ids, _) in jobs.items()}
+    with policy.session():
+        for key, (ids, limit) in jobs.items():
+            policy.submit(key, ids, limit)
+        running = len(jobs)
+        while running:
+            for key, sample in policy.step():
+                done[key].append(sample)
+                contexts[key] += sample.ids
+                following = go_on(key, len(done[key]), contexts[key]) if go_on else None
+                if following:
+                    contexts[key] = list(following[0])
+                    policy.submit(key, *following)
+                else:
+                    policy.release(key)
+                    running -= 1
+    return done
+
+
+def plain(model: Any, ids: Sequence[int], limit: int, stops: frozenset[int]) -> tuple[int, ...]:
+    """Greedy ids of transformers' own generate, one row at a time."""
+    with torch.no_grad():
+        out = model.generate(
+            torch.tensor([list(ids)]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            do_sample=False,
+            max_new_tokens=limit,
+            eos_token_id=sorted(stops),
+            pad_token_id=0,
+        )
+    return tuple(out[0, len(ids) :].tolist())
+
+
+def logprobs(model: Any, ids: Sequence[int], new: Sequence[int]) -> torch.Tensor:
+    """Log-probabilities of `new` after `ids` by one plain forward."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*ids, *new]])).logits[0, len(ids) - 1 : -1].float()
+    return logits.log_softmax(-1).gather(1, torch.tensor(new)[:, None])[:, 0]
+
+
+def shared_and_not() -> dict[int, Job]:
+    """Groups with one prompt, groups with one schema, loners, and very short contexts."""
+    schema, other = text(60, 1), text(45, 2)
+    jobs: dict[int, Job] = {}
+    for ids, limit in [
+        *[(schema + text(20, 3), 14)] * 3,
+        (schema + text(20, 3) + text(5, 4), 9),
+        (schema + text(31, 5), 20),
+        (schema + text(7, 6), 1),
+        (schema, 12),
+        *[(other + text(9, 7), 16)] * 2,
+        (other[:40] + text(30, 8), 11),
+        (text(80, 9), 8),
+        (text(3, 10), 13),
+        (text(1, 11), 5),
+        (text(50, 12), 40),
+    ]:
+        jobs[len(jobs)] = (ids, limit)
+    return jobs
+
+
+# Greedy ids
+
+
+def test_greedy_ids_are_those_of_plain_generation(model: Any) -> None:
+    policy = TransformersPolicy(model, codec(), GREEDY)
+    jobs = shared_and_not()
+    done = run(policy, jobs)
+    for key, (ids, limit) in jobs.items():
+        assert done[key][0].ids == plain(model, ids, limit, policy.codec.stop_ids)
+    assert len({len(samples[0].ids) for samples in done.values()}) > 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+def test_greedy_ids_are_the_same_however_many_rows_go_at_once(qwen: Any, rows: int) -> None:
+    jobs = shared_and_not()
+    some = run(TransformersPolicy(qwen, codec(), GREEDY, max_rows=rows), jobs)
+    for key, (ids, limit) in jobs.items():
+        assert some[key][0].ids == plain(qwen, ids, limit, codec().stop_ids)
+
+
+def test_many_more_rows_than_fit_are_all_served(qwen: Any) -> None:
+    base = text(50, 1)
+    jobs = {key: (base + text(1 + key % 13, key), 1 + key % 7) for key in range(150)}
+    policy = TransformersPolicy(qwen, codec(), GREEDY, max_rows=40)
+    done = run(policy, jobs)
+    for key in range(0, 150, 11):
+        assert done[key][0].ids == plain(qwen, *jobs[key], policy.codec.stop_ids)
+    assert all(len(done[key][0].ids) <= limit for key, (_, limit) in jobs.items())
+
+
+def forced(key: int, turn: int, ids: list[int]) -> Job | None:
+    """Up to three turns, each after tool tokens of another length."""
+    if turn > key % 3:
+        return None
+    return ids + text(1 + 9 * key % 37, 100 + key), 3 + key % 8
+
+
+@pytest.mark.parametrize("rows", [3, 64])
+def test_later_turns_go_on_from_the_cache_as_if_prefilled_anew(model: Any, rows: int) -> None:
+    policy = TransformersPolicy(model, codec(), GREEDY, max_rows=rows)
+    jobs = shared_and_not()
+    done = run(policy, jobs, forced)
+    assert {len(samples) for samples in done.values()} == {1, 2, 3}
+    for key, (ids, limit) in jobs.items():
+        context: Sequence[int] = ids
+        for turn, sample in enumerate(done[key], start=1):
+            assert sample.ids == plain(model, context, limit, policy.codec.stop_ids)
+            following = forced(key, turn, [*context, *sample.ids])
+            context, limit = following or (context, limit)
+
+
+def test_a_second_session_starts_from_nothing(qwen: Any) -> None:
+    policy = TransformersPolicy(qwen, codec(), GREEDY)
+    jobs = {0: (text(40, 1), 6), 1: (text(40, 1), 6)}
+    first = run(policy, jobs)
+    other = run(policy, {0: (text(9, 2), 6)})
+    assert run(policy, jobs) == first
+    assert other[0][0].ids == plain(qwen, text(9, 2), 6, policy.codec.stop_ids)
+
+
+def test_new_weights_are_used_by_the_next_session() -> None:
+    model = random_model("llama").eval()
+    policy = TransformersPolicy(model, codec(()), GREEDY)
+    jobs = {0: (text(40, 1), 12), 1: (text(40, 1), 12)}
+    before = run(policy, jobs)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    after = run(policy, jobs)
+    assert after != before
+    assert after[0][0].ids == plain(model, *jobs[0], policy.codec.stop_ids)
+
+
+# Log-probabilities
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logprobs_are_those_of_a_plain_forward(model: Any, temperature: float) -> None:
+    policy = TransformersPolicy(model, codec(), Sampling(temperature))
+    jobs = shared_and_not()
+    done = run(policy, jobs, forced)
+    for key, (ids, limit) in jobs.items():
+        context: Sequence[int] = ids
+        for turn, sample in enumerate(done[key], start=1):
+            expected = logprobs(model, context, sample.ids)
+            torch.testing.assert_close(
+                torch.tensor(sample.logprobs), expected, rtol=1e-4, atol=2e-4
+            )
+            following = forced(key, turn, [*context, *sample.ids])
+            context, limit = following or (context, limit)
+
+
+def test_under_bf16_autocast_logprobs_stay_near_those_in_fp32(qwen: Any) -> None:
+    policy = TransformersPolicy(qwen, codec(), Sampling(), autocast=True)
+    jobs = shared_and_not()
+    for key, (sample,) in run(policy, jobs).items():
+        expected = logprobs(qwen, jobs[key][0], sample.ids)
+        assert (torch.tensor(sample.logprobs) - expected).abs().mean() < 0.1
+
+
+# Draws
+
+
+def test_rows_draw_from_the_models_distribution(qwen: Any) -> None:
+    ids, count = text(40, 3), 3000
+    policy = TransformersPolicy(qwen, codec(), Sampling(), max_rows=512)
+    done = run(policy, dict.fromkeys(range(count), (ids, 1)))
+    seen = torch.bincount(
+        torch.tensor([samples[0].ids[0] for samples in done.values()]), minlength=qwen.vocab_size
+    )
+    with torch.no_grad():
+        expected = qwen(torch.tensor([ids])).logits[0, -1].softmax(-1) * count
+    often = expected >= 5
+    seen, expected = (
+        torch.cat([x[often].double(), x[~often].double().sum()[None]]) for x in (seen, expected)
+    )
+    freedom = len(seen) - 1
+    chi_square = ((seen - expected) ** 2 / expected).sum()
+    assert freedom > 20
+    assert chi_square < freedom + 4 * (2 * freedom) ** 0.5
+
+
+CUTS = [
+    Sampling(),
+    Sampling(0.5),
+    Sampling(1.7),
+    Sampling(top_k=1),
+    Sampling(top_k=3),
+    Sampling(top_k=10_000),
+    Sampling(top_p=0.6),
+    Sampling(top_p=0.01),
+    Sampling(top_p=0.999),
+    Sampling(min_p=0.2),
+    Sampling(min_p=1.0),
+    Sampling(0.7, 0.9, 6, 0.05),
+    Sampling(1.3, 0.5, 4, 0.3),
+]
+
+
+@pytest.mark.parametrize("sampling", CUTS, ids=str)
+def test_draws_are_those_of_transformers_own_cuts(sampling: Sampling) -> None:
+    from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = torch.randn(5, 24, generator=torch.Generator().manual_seed(3)) * 2
+    cut = logits / sampling.temperature
+    if sampling.top_k:
+        cut = TopKLogitsWarper(sampling.top_k)(None, cut)
+    if sampling.top_p < 1:
+        cut = TopPLogitsWarper(sampling.top_p)(None, cut)
+    if sampling.min_p:
+        cut = MinPLogitsWarper(sampling.min_p)(None, cut)
+    expected = cut.log_softmax(-1)
+    # Evenly spread uniforms: each id is drawn its share of times, to one.
+    count = 2000
+    seen = torch.zeros(5, 24)
+    for n in range(count):
+        ids, values = draw(logits, sampling, [(n + 0.5) / count] * 5)
+        for row, (token, value) in enumerate(zip(ids, values, strict=True)):
+            seen[row, token] += 1
+            if n % 100 == 0:
+                assert value == pytest.approx(float(expected[row, token]), abs=1e-5)
+    assert (seen - count * expected.exp()).abs().max() <= 1.01
+    assert (seen[expected == float("-inf")] == 0).all()
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, 1 - 2**-53])
+def test_a_token_without_probability_is_never_drawn(uniform: float) -> None:
+    logits = torch.full((1, 9), float("-inf"))
+    logits[0, 4] = 2.0
+    ids, values = draw(logits, Sampling(), [uniform])
+    assert (ids, values) == ([4], [0.0])
+
+
+def test_greedy_takes_the_likeliest_and_says_the_models_own_logprob() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0], [5.0, 5.0, 0.0]])
+    ids, values = draw(logits, Sampling(0.0, top_k=1), [0.9, 0.9])
+    assert ids == [1, 0]
+    assert values == pytest.approx([float(logits[n].log_softmax(-1)[i]) for n, i in enumerate(ids)])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}, {"min_p": -0.1}],
+    ids=str,
+)
+def test_sampling_parameters_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        Sampling(**wrong)
+
+
+def test_what_a_row_draws_does_not_depend_on_what_else_is_in_the_batch(qwen: Any) -> None:
+    jobs = shared_and_not()
+
+    def drawn(policy: TransformersPolicy, chosen: Mapping[int, Job]) -> dict[int, list[Any]]:
+        return {k: [s.ids for s in samples] for k, samples in run(policy, chosen, forced).items()}
+
+    together = drawn(TransformersPolicy(qwen, codec(), seed=5), jobs)
+    narrow = drawn(TransformersPolicy(qwen, codec(), seed=5, max_rows=2), jobs)
+    assert narrow == together
+    for key in jobs:
+        alone = drawn(TransformersPolicy(qwen, codec(), seed=5), {key: jobs[key]})
+        assert alone[key] == together[key]
+
+
+def test_members_of_a_group_draw_each_their_own_and_another_seed_others(qwen: Any) -> None:
+    jobs = {key: (text(40, 3), 10) for key in range(6)}
+    one = run(TransformersPolicy(qwen, codec(), seed=1), jobs)
+    again = run(TransformersPolicy(qwen, codec(), seed=1), jobs)
+    other = run(TransformersPolicy(qwen, codec(), seed=2), jobs)
+    assert len({samples[0].ids for samples in one.values()}) == 6
+    assert one == again
+    assert one != other
+
+
+# What is not allowed, and what is left behind
+
+
+def test_a_context_that_does_not_continue_its_earlier_one_is_refused(qwen: Any) -> None:
+    policy = TransformersPolicy(qwen, codec(), GREEDY)
+    with policy.session():
+        policy.submit(7, text(40, 1), 2)
+        while not policy.step():
+            pass
+        policy.submit(7, text(60, 2), 2)
+        with pytest.raises(ValueError, match="context of 7 does not continue"):
+            policy.step()
+
+
+def test_a_turn_without_tokens_is_refused(qwen: Any) -> None:
+    policy = TransformersPolicy(qwen, codec(), GREEDY)
+    with policy.session(), pytest.raises(ValueError, match="at least one token"):
+        policy.submit(0, text(5, 1), 0)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_session_leaves_the_model_as_it_was_also_when_it_fails(
+    training: bool, fails: bool
+) -> None:
+    model = random_model("qwen3")
+    model.train(training)
+    before = model.config._attn_implementation
+    grad = torch.is_grad_enabled()
+    policy = TransformersPolicy(model, codec(), GREEDY)
+    try:
+        with policy.session():
+            assert not model.training
+            policy.submit(0, text(40, 1), 3)
+            policy.step()
+            if fails:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert fails
+    assert model.config._attn_implementation == before
+    assert model.training is training
+    assert torch.is_grad_enabled() == grad
+    assert run(policy, {0: (text(40, 1), 3)})
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "known"),
+    [
+        ("llama", {}, True),
+        ("qwen2", {}, True),
+        ("qwen3", {}, True),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, False),
+        ("mistral", {}, False),
+    ],
+)
+def test_only_architectures_known_to_work_are_taken(
+    kind: str, changes: dict[str, Any], known: bool
+) -> None:
+    assert supports(random_model(kind, **changes)) is known
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "length"),
+    [
+        ((), (), 0),
+        ((1,), (), 0),
+        ((1, 2), (1, 2, 3), 2),
+        ((1, 2, 3), (1, 9, 3), 1),
+        ((1,), (2,), 0),
+    ],
+)
+def test_the_common_beginning_of_two_sequences(
+    a: Sequence[int], b: Sequence[int], length: int
+) -> None:
+    assert common_length(a, b) == common_length(b, a) == length
+
+
+# The policy for everything else
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_generate_gives_the_same_greedy_ids_within_each_rows_limit(model: Any, batch: int) -> None:
+    policy = GeneratePolicy(model, codec(), GREEDY, batch=batch)
+    jobs = shared_and_not()
+    for key, (sample,) in run(policy, jobs).items():
+        assert sample.ids == plain(model, *jobs[key], policy.codec.stop_ids)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_generate_gives_the_logprobs_of_a_plain_forward(qwen: Any, temperature: float) -> None:
+    jobs = shared_and_not()
+    policy = GeneratePolicy(qwen, codec(), Sampling(temperature))
+    for key, (sample,) in run(policy, jobs).items():
+        expected = logprobs(qwen, jobs[key][0], sample.ids)
+        torch.testing.assert_close(torch.tensor(sample.logprobs), expected, rtol=1e-4, atol=2e-4)
+
+
+def test_generate_leaves_the_global_generator_and_the_mode_alone() -> None:
+    model = random_model("qwen2").train()
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    first = run(GeneratePolicy(model, codec(), Sampling(), seed=1), {0: (text(9, 1), 8)})
+    assert torch.equal(torch.rand(3), expected)
+    assert model.training
+    assert first == run(GeneratePolicy(model, codec(), Sampling(), seed=1), {0: (text(9, 1), 8)})
+
+
+def test_generate_serves_an_architecture_that_the_engine_does_not_know() -> None:
+    model = random_model("mistral").eval()
+    policy = GeneratePolicy(model, codec(), GREEDY)
+    jobs = {0: (text(30, 1), 6), 1: (text(12, 2), 9)}
+    for key, (sample,) in run(policy, jobs).items():
+        assert sample.ids == plain(model, *jobs[key], policy.codec.stop_ids)

@@ -12,6 +12,8 @@ import argparse
 import statistics
 import time
 
+import transformers
+
 from nl2sql_trl.engine import TransformersPolicy
 from nl2sql_trl.generate import GeneratePolicy
 from nl2sql_trl.models import load_model, load_tokenizer
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    transformers.logging.set_verbosity_error()  # it warns of an end token that never comes
     codec = Codec(load_tokenizer(options.model))
     task = make_task("pocket", "train", codec, rows=options.groups)
     contexts = [p.ids for p in task.prompts.values() for _ in range(options.size)]

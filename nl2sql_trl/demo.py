@@ -21,7 +21,7 @@ from typing import Any
 from nl2sql_trl import runs, stats
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET, MAX_TURNS, SAMPLES = 192, 3, 4
+BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 132
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,27 +85,16 @@ def _run(arguments: Sequence[str], **settings: Any) -> None:
 
 
 def evaluate_stages(models: dict[str, str], out: Path) -> None:
-    """Greedy and sampled evaluation of each model on pocket's dev split, once."""
-    import torch
-
-    from nl2sql_trl.evaluate import evaluate, model_task_policy, printed, write
-    from nl2sql_trl.rollout import RolloutConfig
-
-    config = RolloutConfig(budget=BUDGET, max_turns=MAX_TURNS)
+    """Greedy and sampled evaluation of each model on the same dev questions, once."""
     for name, model in models.items():
         # The base model writes no SQL and rambles up to the budget: greedy says it all.
         for samples in (1,) if name == "base" else (1, SAMPLES):
             folder = evaluation_folder(out, name, samples)
             if (folder / "report.json").is_file():
                 continue
-            torch.manual_seed(0)
-            temperature = 0.0 if samples == 1 else 1.0
-            task, policy = model_task_policy(
-                model, "pocket", "dev", limit=None, temperature=temperature, seed=1,
-                rollout_config=config, bf16=True, max_rows=96,
-            )  # fmt: skip
-            found = write(evaluate(task, policy, samples), folder, {"model": model})
-            print(printed(found, name), flush=True)
+            how = {} if samples == 1 else {"samples": samples, "temperature": 1.0}
+            _run(["-m", "nl2sql_trl.evaluate", "--bf16"], model=model, out=folder, rows=ROWS,
+                 budget=BUDGET, max_turns=MAX_TURNS, seed=1, **how)  # fmt: skip
 
 
 def evaluation_folder(out: Path, name: str, samples: int) -> Path:

@@ -147,6 +147,7 @@ def model_task_policy(
     split: str,
     *,
     limit: int | None,
+    rows: int | None,
     temperature: float,
     seed: int,
     rollout_config: RolloutConfig,
@@ -163,7 +164,7 @@ def model_task_policy(
     from nl2sql_trl.sampling import Sampling
 
     codec = Codec(load_tokenizer(model_name))
-    task = make_task(data, split, codec, rollout=rollout_config)
+    task = make_task(data, split, codec, rollout=rollout_config, rows=rows, seed=seed)
     if limit is not None:
         task = first_rows(task, limit)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -198,13 +199,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--split", default="dev", choices=["train", "dev"])
     parser.add_argument("--out", required=True, type=Path, help="folder for the results")
     parser.add_argument("--limit", type=int, help="only the first N rows")
+    parser.add_argument("--rows", type=int, help="only N rows, drawn by the seed")
     parser.add_argument("--samples", type=int, default=1, help="rollouts a row")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=int, default=2048, help="tokens over all turns")
-    parser.add_argument("--max-turns", type=int, default=5)
+    parser.add_argument("--max_turns", type=int, default=5)
     parser.add_argument("--truncation", default="rows", choices=["rows", "seed"])
-    parser.add_argument("--tool-chars", type=int, default=400)
+    parser.add_argument("--tool_chars", type=int, default=400)
     parser.add_argument("--bf16", action="store_true", help="bf16 autocast instead of fp32")
     options = parser.parse_args(argv)
     if options.samples > 1 and options.temperature == 0:
@@ -218,6 +220,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.data,
             options.split,
             limit=options.limit,
+            rows=options.rows,
             temperature=options.temperature,
             seed=options.seed,
             rollout_config=config,

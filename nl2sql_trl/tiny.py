@@ -49,12 +49,12 @@ class Settings:
     """What the model is made of. Another value gives another folder in the cache."""
 
     vocabulary: int = 2048
-    hidden: int = 192
-    layers: int = 4
-    heads: int = 6
+    hidden: int = 256
+    layers: int = 2
+    heads: int = 8
     kv_heads: int = 2
-    intermediate: int = 640
-    steps: int = 200
+    intermediate: int = 704
+    steps: int = 110
     batch: int = 24
     learning_rate: float = 2e-3
     retry_share: float = 0.15

@@ -387,8 +387,8 @@ def test_a_flag_that_is_wrong_is_named(
     [
         (["--samples", "4"], "temperature"),
         (["--budget", "0"], "budget"),
-        (["--max-turns", "0"], "max_turns"),
-        (["--tool-chars", "3"], "tool_chars"),
+        (["--max_turns", "0"], "max_turns"),
+        (["--tool_chars", "3"], "tool_chars"),
         (["--temperature", "-1"], "temperature"),
         (["--limit", "0"], "limit"),
         (["--limit", "-3"], "limit"),

@@ -258,10 +258,13 @@ CUTS = [
 
 
 @pytest.mark.parametrize("sampling", CUTS, ids=str)
-def test_draws_are_those_of_transformers_own_cuts(sampling: Sampling) -> None:
+@pytest.mark.parametrize("size", [24, 256, 700])
+def test_draws_are_those_of_transformers_own_cuts(
+    sampling: Sampling, size: int
+) -> None:
     from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-    logits = torch.randn(5, 24, generator=torch.Generator().manual_seed(3)) * 2
+    logits = torch.randn(5, size, generator=torch.Generator().manual_seed(3)) * 2
     cut = logits / sampling.temperature
     if sampling.top_k:
         cut = TopKLogitsWarper(sampling.top_k)(None, cut)
@@ -272,7 +275,7 @@ def test_draws_are_those_of_transformers_own_cuts(sampling: Sampling) -> None:
     expected = cut.log_softmax(-1)
     # Evenly spread uniforms: each id is drawn its share of times, to one.
     count = 2000
-    seen = torch.zeros(5, 24)
+    seen = torch.zeros(5, size)
     for n in range(count):
         ids, values = draw(logits, sampling, [(n + 0.5) / count] * 5)
         for row, (token, value) in enumerate(zip(ids, values, strict=True)):
@@ -283,12 +286,14 @@ def test_draws_are_those_of_transformers_own_cuts(sampling: Sampling) -> None:
     assert (seen[expected == float("-inf")] == 0).all()
 
 
-@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.5, 1 - 2**-53])
-def test_a_token_without_probability_is_never_drawn(uniform: float) -> None:
-    logits = torch.full((1, 9), float("-inf"))
-    logits[0, 4] = 2.0
+@pytest.mark.parametrize("uniform", [0.0, 1e-300, 0.25, 0.5, 0.75, 1 - 2**-53])
+@pytest.mark.parametrize("kept", [[4], [0, 8], [255, 256], [3, 600], [511, 512, 513, 699], [699]])
+def test_a_token_without_probability_is_never_drawn(uniform: float, kept: list[int]) -> None:
+    logits = torch.full((1, 9 if kept[-1] < 9 else 700), float("-inf"))
+    logits[0, kept] = 2.0
     ids, values = draw(logits, Sampling(), [uniform])
-    assert (ids, values) == ([4], [0.0])
+    assert ids == [kept[min(int(uniform * len(kept)), len(kept) - 1)]]
+    assert values == pytest.approx([float(-torch.tensor(len(kept)).log())])
 
 
 def test_greedy_takes_the_likeliest_and_says_the_models_own_logprob() -> None:

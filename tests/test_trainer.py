@@ -596,6 +596,8 @@ def test_the_train_command_leaves_a_whole_run_directory(
     for name in ("trajectories.jsonl", "gold_cache.jsonl", "reward_curve.png", "model/config.json",
                  "model/tokenizer.json", "model/model.safetensors", "checkpoint-3"):  # fmt: skip
         assert (run_dir / name).exists(), name
+    # Our attention is a matter of this process: others must be able to load the model.
+    assert "nl2sql" not in (run_dir / "model" / "config.json").read_text()
 
 
 # Two processes
@@ -649,7 +651,8 @@ assert trainer.accelerator.num_processes == 2
 trainer.train()
 rows = [r for r in trainer.state.log_history if "loss" in r]
 weights = sum(float(p.detach().double().sum()) for p in trainer.model.parameters())
-(out / f"rank{rank}.json").write_text(json.dumps({"rows": rows, "weights": weights, "seeds": seeds}))
+found = {"rows": rows, "weights": weights, "seeds": seeds}
+(out / f"rank{rank}.json").write_text(json.dumps(found))
 """
 
 

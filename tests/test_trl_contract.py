@@ -122,14 +122,19 @@ def named_model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
 
 
-def ours(task: Task, codec: Codec, tmp_path: Path, **changes: Any) -> Any:
+Script = Callable[[int, int, int], str]
+
+
+def ours(
+    task: Task, codec: Codec, tmp_path: Path, play: Script = script, **changes: Any
+) -> Any:
     step = -1
 
     def policy(trainer: SqlGRPOTrainer, seed: int) -> ScriptedPolicy:
         nonlocal step
         step += 1
         now = step
-        return ScriptedPolicy(lambda key, turn: script(now, key, turn), codec)
+        return ScriptedPolicy(lambda key, turn: play(now, key, turn), codec)
 
     return SqlProbe(
         named_model(tmp_path / "model"),
@@ -142,7 +147,8 @@ def ours(task: Task, codec: Codec, tmp_path: Path, **changes: Any) -> Any:
 
 
 def trls(
-    task: Task, codec: Codec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
+    task: Task, codec: Codec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    play: Script = script, **changes: Any
 ) -> Any:
     db_path = next(iter(task.examples.values())).db_path
 
@@ -185,10 +191,10 @@ def trls(
             step, turn, rows = step + 1, 0, list(range(len(prompt_ids)))
         else:
             # The loop goes on with those whose turn before was a call.
-            rows = [row for row in rows if "<tool_call>" in script(step, row, turn)]
+            rows = [row for row in rows if "<tool_call>" in play(step, row, turn)]
             turn += 1
         assert len(rows) == len(prompt_ids)
-        texts = [script(step, row, turn) for row in rows]
+        texts = [play(step, row, turn) for row in rows]
         encode = codec.tokenizer
         ids = [
             [*encode(text, add_special_tokens=False)["input_ids"], codec.eos_id] for text in texts
@@ -261,6 +267,51 @@ def test_our_rollout_and_trls_tools_loop_log_the_same_loss_and_gradient_norm(
             assert a[name] == pytest.approx(b[name], rel=2e-4, abs=2e-6), name
     norms = [row["grad_norm"] for row in own]
     assert len(set(norms)) == STEPS
+    for p, q in zip(mine.model.parameters(), theirs.model.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+# The same with groups that teach nothing, whose update we leave out
+
+
+def flat_group(step: int, row: int, turn: int) -> str:
+    """The second group's rows are all as good as each other."""
+    return "I do not know." if row >= 4 else script(step, row, turn)
+
+
+def flat_step(step: int, row: int, turn: int) -> str:
+    """In the second step no group teaches anything."""
+    return "I do not know." if step == 1 else script(step, row, turn)
+
+
+@pytest.mark.parametrize("play", [flat_group, flat_step], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("size", [4, 8])
+def test_leaving_out_what_has_no_gradient_changes_neither_logs_nor_weights(
+    task: Task,
+    codec: Codec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    play: Script,
+    size: int,
+) -> None:
+    changes = {
+        "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": 8 // size,
+        "weight_decay": 0.1,
+    }
+    mine = ours(task, codec, tmp_path / "ours", play, **changes)
+    mine.train()
+    theirs = trls(task, codec, tmp_path / "trl", monkeypatch, play, **changes)
+    theirs.train()
+    for a, b in zip(logged(mine), logged(theirs), strict=True):
+        for name in ("loss", "grad_norm", "reward", "frac_reward_zero_std"):
+            assert a[name] == pytest.approx(b[name], rel=2e-4, abs=2e-6), name
+    if (play, size) == (flat_group, 4):
+        assert [row["update/skipped_share"] for row in logged(mine)] == [0.5] * STEPS
+    if play is flat_step:
+        assert [row["update/skipped_share"] for row in logged(mine)] == [0, 1, 0]
+        assert logged(mine)[1]["grad_norm"] == 0
+    # Adam's momentum moves weights in a step without gradient, too.
     for p, q in zip(mine.model.parameters(), theirs.model.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
 

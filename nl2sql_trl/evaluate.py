@@ -185,6 +185,26 @@ def first_rows(task: Task, limit: int) -> Task:
     return replace(task, examples=examples, prompts={k: task.prompts[k] for k in keys})
 
 
+def _checked(options: argparse.Namespace) -> RolloutConfig:
+    """The rollout's limits. Raises ConfigError for options that cannot be, before any work."""
+    from nl2sql_trl.launch import ConfigError
+    from nl2sql_trl.sampling import Sampling
+
+    for name in ("limit", "rows", "samples"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name} must be at least 1, not {value}")
+    if options.samples > 1 and options.temperature == 0:
+        raise ConfigError("--samples above 1 needs a --temperature above 0")
+    try:
+        Sampling(options.temperature)
+        return RolloutConfig(
+            options.budget, options.max_turns, options.truncation, options.tool_chars
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     from nl2sql_trl.launch import guarded
@@ -209,12 +229,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tool_chars", type=int, default=400)
     parser.add_argument("--bf16", action="store_true", help="bf16 autocast instead of fp32")
     options = parser.parse_args(argv)
-    if options.samples > 1 and options.temperature == 0:
-        parser.error("--samples above 1 needs a --temperature above 0")
     with guarded():
-        config = RolloutConfig(
-            options.budget, options.max_turns, options.truncation, options.tool_chars
-        )
+        config = _checked(options)
         task, policy = model_task_policy(
             options.model,
             options.data,

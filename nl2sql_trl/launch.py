@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from nl2sql_trl import runs
 from nl2sql_trl.data import DataError, data_folder
 from nl2sql_trl.database import DatabaseError
 from nl2sql_trl.gold import GoldError, data_manifest
 from nl2sql_trl.models import ModelError
+from nl2sql_trl.prompts import TemplateError
 from nl2sql_trl.rollout import RolloutError
 from nl2sql_trl.task import Task
 
@@ -29,11 +30,12 @@ class ConfigError(Exception):
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 2."""
-    known = (DataError, DatabaseError, ModelError, ConfigError, GoldError, RolloutError)
+    known = (DataError, DatabaseError, ModelError, TemplateError, ConfigError, GoldError,
+             RolloutError)  # fmt: skip
     try:
         yield
     except known as error:
-        print(f"error: {error}", file=sys.stderr)
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
         raise SystemExit(2) from None
 
 
@@ -44,21 +46,36 @@ def parse(kinds: tuple[type, ...]) -> tuple[Any, ...]:
     """
     from trl import TrlParser
 
-    _check_recipe(kinds)
+    given = [part for flag in sys.argv[1:] for part in _without_equals(flag)]
+    _check_recipe(kinds, given)
+    parser = TrlParser(kinds)
+    parser.error = _refuse  # its own prints a usage of some hundred lines
     try:
-        return tuple(TrlParser(kinds).parse_args_and_config())
+        return tuple(parser.parse_args_and_config(given))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def _check_recipe(kinds: Sequence[type]) -> None:
+def _without_equals(flag: str) -> list[str]:
+    """TrlParser knows `--config FILE` alone."""
+    return flag.split("=", 1) if flag.startswith("--config=") else [flag]
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(message)
+
+
+def _check_recipe(kinds: Sequence[type], given: Sequence[str]) -> None:
     import difflib
 
     import yaml
 
-    if "--config" not in sys.argv[:-1]:
+    if "--config" not in given:
         return
-    path = Path(sys.argv[sys.argv.index("--config") + 1])
+    after = given[given.index("--config") + 1 :]
+    if not after:
+        raise ConfigError("--config needs a recipe: a YAML file")
+    path = Path(after[0])
     if not path.is_file():
         raise ConfigError(f"there is no recipe {path}")
     try:
@@ -67,6 +84,8 @@ def _check_recipe(kinds: Sequence[type]) -> None:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""
         raise ConfigError(f"{path}{line} is not valid YAML") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text") from error
     if not isinstance(recipe, Mapping):
         raise ConfigError(f"{path} should hold `key: value` lines")
     names = {f.name for kind in kinds for f in fields(kind)} | {"env"}
@@ -84,6 +103,9 @@ def settle(config: Any) -> None:
     transformers.set_seed(config.seed)
     if config.resume_from_checkpoint in ("True", "true", "1"):
         config.resume_from_checkpoint = last_checkpoint(Path(config.output_dir))
+    checkpoint = config.resume_from_checkpoint
+    if checkpoint is not None and not Path(checkpoint).is_dir():
+        raise ConfigError(f"there is no checkpoint {checkpoint}")
 
 
 def last_checkpoint(run_dir: Path) -> str | None:

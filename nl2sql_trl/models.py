@@ -42,6 +42,8 @@ def resolve(name: str) -> str:
     if name == "tiny":
         # By name: tiny stands above this module, it is made with the warm start.
         return str(importlib.import_module("nl2sql_trl.tiny").tiny_model())
+    if not name:
+        raise ModelError("no model is named: set model_name_or_path (or --model)")
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -64,6 +66,8 @@ def load_tokenizer(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(resolved, padding_side="left")
     except (OSError, ValueError) as error:
         raise _not_loaded(name, error) from error
+    if not tokenizer("SELECT")["input_ids"]:
+        raise ModelError(f"the tokenizer of {name!r} is empty: its files are missing")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -71,13 +75,14 @@ def load_tokenizer(name: str) -> Any:
 
 def load_model(name: str, **kwargs: Any) -> Any:
     """A causal language model in fp32 unless `dtype` says otherwise. Raises ModelError."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     resolved = resolve(name)
     kwargs.setdefault("dtype", "float32")
     try:
         return AutoModelForCausalLM.from_pretrained(resolved, **kwargs)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise _not_loaded(name, error) from error
 
 

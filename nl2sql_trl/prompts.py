@@ -139,17 +139,21 @@ def extract_answer(text: str) -> str | None:
     return None
 
 
+class TemplateError(ValueError):
+    """A tokenizer's chat template cannot carry tool calls; the message says what to use."""
+
+
 class Codec:
     """Chat to token ids for one tokenizer: prompts, tool suffixes, and text of sampled ids.
 
     `tokenizer` is a transformers tokenizer with a chat template that renders tools. Raises
-    ValueError if it has no template, or one that leaves tools or tool responses out.
+    TemplateError if it has no template, or one that leaves tools or tool responses out.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         if not tokenizer.chat_template:
-            raise ValueError(
+            raise TemplateError(
                 "the tokenizer has no chat template: use an instruct model, or set "
                 "tokenizer.chat_template to one that renders tools"
             )
@@ -191,7 +195,7 @@ class Codec:
         end = self.tokenizer.eos_token
         if not tail.startswith(end):
             # Some templates end a turn with another token than the tokenizer's.
-            raise ValueError(f"the chat template does not end an assistant turn with {end!r}")
+            raise TemplateError(f"the chat template does not end an assistant turn with {end!r}")
         return self._encode(tail[len(end) :] if after_end else tail, held)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -229,7 +233,7 @@ class Codec:
     def _check_template(self) -> None:
         text = self._render([{"role": "user", "content": "q"}], True)
         if "run_sql" not in text:
-            raise ValueError(
+            raise TemplateError(
                 "the chat template ignores tools: the model would never hear of run_sql. "
                 "Use a tool-calling template, such as the one of Qwen2.5"
             )
@@ -241,8 +245,10 @@ class Codec:
         try:
             text = self._render(chat, True)
         except Exception as error:  # whatever a template's raise_exception gives
-            raise ValueError(
+            raise TemplateError(
                 f"the chat template refuses tool messages ({error}): use a tool-calling template"
             ) from error
         if "\ue000r\ue000" not in text:
-            raise ValueError("the chat template drops tool messages: use a tool-calling template")
+            raise TemplateError(
+                "the chat template drops tool messages: use a tool-calling template"
+            )

@@ -43,6 +43,16 @@ class Comparison:
     numbers: Literal["exact", "tolerant"] = "exact"
     empty: Literal["equal", "wrong"] = "equal"
 
+    def __post_init__(self) -> None:
+        choices = (
+            ("column_order", self.column_order, ("strict", "any")),
+            ("numbers", self.numbers, ("exact", "tolerant")),
+            ("empty_results", self.empty, ("equal", "wrong")),
+        )
+        for name, value, known in choices:
+            if value not in known:
+                raise ValueError(f"{name} is {' or '.join(known)}, not {value!r}")
+
 
 # An answer may return more rows than the tool shows: it is bounded like a gold, but for the clock.
 ANSWER_LIMITS = Limits(

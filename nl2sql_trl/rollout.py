@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from nl2sql_trl import tools
 from nl2sql_trl.database import TOOL_LIMITS, Limits, execute
@@ -52,6 +52,9 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         if self.budget < 1 or self.max_turns < 1 or self.sql_threads < 1:
             raise ValueError("budget, max_turns and sql_threads must be at least 1")
+        if self.truncation not in get_args(tools.Truncation):
+            known = " or ".join(get_args(tools.Truncation))
+            raise ValueError(f"truncation is {known}, not {self.truncation!r}")
         if self.tool_chars < tools.MIN_CHARS:
             raise ValueError(f"tool_chars must be at least {tools.MIN_CHARS}")
         if not 0 <= self.reserve_tokens < self.budget:

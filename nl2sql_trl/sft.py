@@ -112,7 +112,14 @@ def main() -> int:
     """Run the warm start that the command line and its recipe describe."""
     from trl import ModelConfig, SFTConfig
 
-    from nl2sql_trl.launch import guarded, parse, settle, start_run, stop_on_interrupt
+    from nl2sql_trl.launch import (
+        ConfigError,
+        guarded,
+        parse,
+        settle,
+        start_run,
+        stop_on_interrupt,
+    )
 
     with guarded():
         arguments, config, model_config = parse((SftArguments, SFTConfig, ModelConfig))
@@ -143,18 +150,22 @@ def main() -> int:
         start_run(run_dir, config, task, (arguments, config, model_config), sampling={})
         callback = RunCallback(run_dir)
         stop_on_interrupt(callback)
-        trainer = SqlSFTTrainer(
-            model=load_model(
-                model_config.model_name_or_path,
-                dtype=model_config.dtype,
-                attn_implementation=model_config.attn_implementation,
-            ),
-            args=config,
-            train_dataset=dataset,
-            processing_class=codec.tokenizer,
-            peft_config=get_peft_config(model_config),
-            callbacks=[callback],
+        model = load_model(
+            model_config.model_name_or_path,
+            dtype=model_config.dtype,
+            attn_implementation=model_config.attn_implementation,
         )
+        try:
+            trainer = SqlSFTTrainer(
+                model=model,
+                args=config,
+                train_dataset=dataset,
+                processing_class=codec.tokenizer,
+                peft_config=get_peft_config(model_config),
+                callbacks=[callback],
+            )
+        except ValueError as error:  # settings that do not go together
+            raise ConfigError(str(error)) from error
         if trainer.not_shared:
             print(f"schemas are not shared in the update: {trainer.not_shared}")
         short_progress(trainer)

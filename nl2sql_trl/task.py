@@ -56,6 +56,8 @@ def make_task(
     rows: keep that many usable rows, drawn by `seed` (None: all, in file order).
     max_prompt_tokens: leave longer prompts out. Raises DataError for unusable data.
     """
+    if rows is not None and rows < 1:
+        raise DataError(f"rows must be at least 1, not {rows}")
     examples = load(data, split)
     gate = gold.gate(examples, cache=cache, progress=len(examples) > 2000)
     for dropped in gate.dropped[:10]:

@@ -3,9 +3,10 @@
     python -m nl2sql_trl.tiny     # makes it and prints what it can do, before and after GRPO
 
 A Qwen2 architecture with a tokenizer trained on pocket's train split and a warm start on
-demonstrations from one of its databases. It is for tests and notebooks that should really learn
-without a download: sampled at temperature 1 on `tiny_task`, it answers some questions and not
-others, so GRPO has a signal from its first step.
+demonstrations from one of its databases. Half of them are careless on purpose: they answer
+`SELECT * FROM table` and never call the tool. So at temperature 1 it does well on some
+trajectories and badly on others, and GRPO has something to find out in few steps: looking pays.
+It is for tests and notebooks that should really learn without a download.
 
 What it can't do: anything else. It has seen one database's questions and knows no language beyond
 them; its numbers say nothing about text-to-SQL.
@@ -28,8 +29,10 @@ from nl2sql_trl import __version__
 from nl2sql_trl.data import load, pocket_dir
 from nl2sql_trl.database import ddl
 from nl2sql_trl.models import cache_dir, load_model, load_tokenizer, publish, qwen_template
+from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import SYSTEM, Codec, answer_text, call_text, messages
-from nl2sql_trl.rollout import RolloutConfig
+from nl2sql_trl.records import Trajectory
+from nl2sql_trl.rollout import RolloutConfig, rollout
 from nl2sql_trl.sft import demonstrations, to_rows
 from nl2sql_trl.task import Task, make_task
 from nl2sql_trl.tools import RUN_SQL
@@ -37,11 +40,12 @@ from nl2sql_trl.tools import RUN_SQL
 if TYPE_CHECKING:
     import torch
 
-DATABASE = "pet_clinic"
+DATABASE, ROWS = "pet_clinic", 32
 ROLLOUT = RolloutConfig(budget=224, max_turns=3, tool_chars=96)
 LEARNING_RATE = 5e-4
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CALL_MARKS = ("<tool_call>", "</tool_call>")  # single tokens, as in Qwen2.5
+_TOKENS = 1000  # scales the loss: about the tokens of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,9 @@ class Settings:
     kv_heads: int = 2
     intermediate: int = 704
     steps: int = 110
-    batch: int = 24
+    careful: int = 24
+    careless: int = 16
     learning_rate: float = 2e-3
-    retry_share: float = 0.15
     seed: int = 0
 
 
@@ -82,21 +86,18 @@ def tiny_model() -> Path:
     return target
 
 
-def tiny_task(codec: Codec, rows: int | None = None) -> Task:
-    """The questions that `tiny` can learn: those of one pocket database on a single table.
-
-    rows: only the first so many, for quick runs.
-    """
+def tiny_task(codec: Codec) -> Task:
+    """The questions that `tiny` learns: the first ROWS of one pocket database on a single table."""
     task = make_task("pocket", "train", codec, rollout=ROLLOUT)
     keys = [
         key for key, e in task.examples.items() if e.db_id == DATABASE and _easy(e.gold)
-    ][:rows]  # fmt: skip
+    ][:ROWS]  # fmt: skip
     examples = {k: task.examples[k] for k in keys}
     return replace(task, examples=examples, prompts={k: task.prompts[k] for k in keys})
 
 
 def _easy(gold: str) -> bool:
-    return "JOIN" not in gold and gold.count("SELECT") == 1 and len(gold) <= 80
+    return "JOIN" not in gold and gold.count("SELECT") == 1 and len(gold) <= 70
 
 
 def make(folder: Path, settings: Settings) -> None:
@@ -109,7 +110,7 @@ def make(folder: Path, settings: Settings) -> None:
     # The caller's random state is its own.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model = Qwen2ForCausalLM(
+        model = Qwen2ForCausalLM._from_config(
             Qwen2Config(
                 vocab_size=len(tokenizer),
                 hidden_size=settings.hidden,
@@ -122,7 +123,8 @@ def make(folder: Path, settings: Settings) -> None:
                 bos_token_id=None,
                 eos_token_id=tokenizer.eos_token_id,
                 pad_token_id=tokenizer.pad_token_id,
-            )
+            ),
+            attn_implementation="eager",  # the fastest at this size on a CPU
         )
         warm_start(model, codec, settings)
     model.save_pretrained(folder)
@@ -174,7 +176,7 @@ def train_tokenizer(vocabulary: int) -> Any:
 
 
 def warm_start(model: Any, codec: Codec, settings: Settings) -> None:
-    """Supervised steps on demonstrations; the schema they share runs once a step.
+    """Supervised steps on careful and careless trajectories; their common schema runs once.
 
     A plain loop: Trainer would set up accelerate for the whole process, and under
     `accelerate launch` split this work over the ranks.
@@ -184,9 +186,8 @@ def warm_start(model: Any, codec: Codec, settings: Settings) -> None:
     from nl2sql_trl.sharing import share_prefixes
 
     task = tiny_task(codec)
-    played = demonstrations(task, codec, settings.retry_share, settings.seed)
-    rows = to_rows(played, task)
-    examples = list(zip(rows["input_ids"], rows["labels"], strict=True))
+    careful = _examples(demonstrations(task, codec, retry_share=0, seed=settings.seed), task)
+    hasty = _examples(careless(task, codec), task)
     share_prefixes(model, gradient_checkpointing=False)
     optimizer = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -195,14 +196,29 @@ def warm_start(model: Any, codec: Codec, settings: Settings) -> None:
     rng = random.Random(settings.seed)
     model.train()
     for _ in range(settings.steps):
-        batch = rng.sample(examples, min(settings.batch, len(examples)))
-        loss = model(**_padded(batch), fused_lm_head=True).loss
         optimizer.zero_grad()
-        loss.backward()
+        # Apart, so that the short ones are not padded to the length of the long ones.
+        for examples, size in ((careful, settings.careful), (hasty, settings.careless)):
+            scores = model(**_padded(rng.sample(examples, size)), fused_lm_head=True)
+            (-scores.log_probs.sum() / _TOKENS).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
     model.eval()
+
+
+def careless(task: Task, codec: Codec) -> list[Trajectory]:
+    """A trajectory a question that answers with the whole table and looks at nothing."""
+    scripts = []
+    for example in task.examples.values():
+        table = example.gold.split(" FROM ")[1].split()[0]
+        scripts.append([answer_text(f"SELECT * FROM {table}")])
+    return rollout(list(task.prompts.values()), ScriptedPolicy(scripts, codec), task.rollout)
+
+
+def _examples(trajectories: list[Trajectory], task: Task) -> list[tuple[list[int], list[int]]]:
+    rows = to_rows(trajectories, task)
+    return list(zip(rows["input_ids"], rows["labels"], strict=True))
 
 
 def _padded(batch: Sequence[tuple[list[int], list[int]]]) -> dict[str, torch.Tensor]:

@@ -73,12 +73,16 @@ def main() -> int:
         from nl2sql_trl.prompts import Codec
         from nl2sql_trl.rewards import REWARDS, Comparison
         from nl2sql_trl.rollout import RolloutConfig
+        from nl2sql_trl.sampling import Sampling
         from nl2sql_trl.task import make_task
         from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model, short_progress
 
         if unknown := [name for name in arguments.rewards if name not in REWARDS]:
             raise ConfigError(f"there is no reward {unknown[0]!r}: {', '.join(REWARDS)}")
         try:
+            if not config.temperature:
+                raise ValueError("temperature must be above 0 to train on samples")
+            Sampling(config.temperature, config.top_p, config.top_k or 0, config.min_p or 0.0)
             rollout = RolloutConfig(
                 budget=config.max_completion_length,
                 max_turns=arguments.max_turns,
@@ -108,28 +112,34 @@ def main() -> int:
         start_run(run_dir, config, task, (arguments, config, model_config), sampling)
         callback = RunCallback(run_dir)
         stop_on_interrupt(callback)
-        trainer = SqlGRPOTrainer(
-            load_model(
-                model_config.model_name_or_path,
-                dtype=model_config.dtype,
-                attn_implementation=model_config.attn_implementation,
-            ),
-            config,
-            task,
-            codec,
-            [REWARDS[name] for name in arguments.rewards],
-            run_dir=run_dir,
-            peft_config=get_peft_config(model_config),
-            callbacks=[callback],
+        model = load_model(
+            model_config.model_name_or_path,
+            dtype=model_config.dtype,
+            attn_implementation=model_config.attn_implementation,
         )
+        try:
+            trainer = SqlGRPOTrainer(
+                model,
+                config,
+                task,
+                codec,
+                [REWARDS[name] for name in arguments.rewards],
+                run_dir=run_dir,
+                peft_config=get_peft_config(model_config),
+                callbacks=[callback],
+            )
+        except ValueError as error:  # settings that do not go together
+            raise ConfigError(str(error)) from error
         if trainer.not_shared:
             print(f"prompts are not shared in the update: {trainer.not_shared}")
         short_progress(trainer)
         trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
         save_run_model(trainer, run_dir / "model")
         if trainer.accelerator.is_main_process:
-            display.save_reward_curve(run_dir)
-            print(f"saved {run_dir / 'model'} and {run_dir / 'reward_curve.png'}")
+            print(f"saved {run_dir / 'model'}")
+            # A run shorter than logging_steps has logged nothing.
+            if (run_dir / "metrics.jsonl").is_file():
+                print(f"saved {display.save_reward_curve(run_dir)}")
     return 0
 
 

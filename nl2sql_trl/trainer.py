@@ -64,6 +64,8 @@ class SqlGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> None:
         _check_batch(args)
+        if args.use_vllm:
+            raise RolloutError("use_vllm is not supported: set use_vllm to false")
         self.task, self.codec, self.run_dir = task, codec, run_dir
         self._policy_factory = policy_factory or model_policy
         self._trajectories_per_step = trajectories_per_step
@@ -120,6 +122,10 @@ class SqlGRPOTrainer(GRPOTrainer):
         skip = self.model.training and only_policy and alone and not inputs["advantages"].any()
         self._metrics["train"]["update/skipped_share"].append(float(skip))
         if skip:
+            # Zero, not none: Adam's momentum moves the weights in such a step as well.
+            for weight in self.model.parameters():
+                if weight.requires_grad and weight.grad is None:
+                    weight.grad = torch.zeros_like(weight)
             return inputs["advantages"].new_zeros((), requires_grad=True)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
@@ -178,8 +184,6 @@ def _rollout_func(prompts: list[Any], trainer: SqlGRPOTrainer) -> dict[str, list
 
 def model_policy(trainer: SqlGRPOTrainer, seed: int) -> Policy:
     """Samples from the model being trained, with the run's sampling parameters."""
-    if trainer.use_vllm:
-        raise RolloutError("use_vllm is not supported: set use_vllm to false")
     args = trainer.args
     model = base_model(trainer.accelerator.unwrap_model(trainer.model))
     sampling = Sampling(args.temperature, args.top_p, args.top_k or 0, args.min_p or 0.0)

@@ -259,9 +259,7 @@ CUTS = [
 
 @pytest.mark.parametrize("sampling", CUTS, ids=str)
 @pytest.mark.parametrize("size", [24, 256, 700])
-def test_draws_are_those_of_transformers_own_cuts(
-    sampling: Sampling, size: int
-) -> None:
+def test_draws_are_those_of_transformers_own_cuts(sampling: Sampling, size: int) -> None:
     from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
     logits = torch.randn(5, size, generator=torch.Generator().manual_seed(3)) * 2

@@ -83,6 +83,7 @@ def equal(a: QueryResult, b: QueryResult, in_order: bool = False, **choices: str
         ("SELECT DISTINCT a FROM t", "SELECT a FROM t", "wrong_rows"),
         ("SELECT a FROM t", "SELECT DISTINCT a FROM t", "wrong_rows"),
         ("SELECT a FROM t ORDER BY a DESC", "SELECT a FROM t ORDER BY a", "wrong_order"),
+        ("SELECT DISTINCT a FROM t ORDER BY a", "SELECT a FROM t ORDER BY a", "wrong_rows"),
         ("SELECT a, b FROM t", "SELECT a FROM t", "wrong_columns"),
         ("SELECT a FROM t", "SELECT a, b FROM t", "wrong_columns"),
         ("SELECT a FROM t WHERE 0", "SELECT a FROM t", "empty"),

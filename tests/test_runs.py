@@ -185,7 +185,10 @@ HOSTILE = ["caf\udce9", "\ud800", "\x00", "</s>\u2028", 'quote " and \\', "Zoë 
 def trajectory(text: str) -> Trajectory:
     result = QueryResult("ok", (text,), ((text, b"\xff", None, 1.5),))
     prompt = Prompt(
-        ({"role": "system", "content": "s"}, {"role": "user", "content": text}), (1,), Path("x"), "k"
+        ({"role": "system", "content": "s"}, {"role": "user", "content": text}),
+        (1,),
+        Path("x"),
+        "k",
     )
     turns = (
         ModelTurn(Sample((1, 2), (-0.5, -1.5)), text),

@@ -125,9 +125,7 @@ def named_model(folder: Path) -> Any:
 Script = Callable[[int, int, int], str]
 
 
-def ours(
-    task: Task, codec: Codec, tmp_path: Path, play: Script = script, **changes: Any
-) -> Any:
+def ours(task: Task, codec: Codec, tmp_path: Path, play: Script = script, **changes: Any) -> Any:
     step = -1
 
     def policy(trainer: SqlGRPOTrainer, seed: int) -> ScriptedPolicy:
@@ -147,8 +145,12 @@ def ours(
 
 
 def trls(
-    task: Task, codec: Codec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    play: Script = script, **changes: Any
+    task: Task,
+    codec: Codec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    play: Script = script,
+    **changes: Any,
 ) -> Any:
     db_path = next(iter(task.examples.values())).db_path
 

@@ -40,7 +40,7 @@ from nl2sql_trl.tools import RUN_SQL
 if TYPE_CHECKING:
     import torch
 
-DATABASE, ROWS = "pet_clinic", 32
+DATABASE, ROWS = "pet_clinic", 24
 ROLLOUT = RolloutConfig(budget=224, max_turns=3, tool_chars=96)
 LEARNING_RATE = 5e-4
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -104,8 +104,8 @@ def draw(rows: Rows, title: str) -> Figure:
     _lines(groups, rows, [("frac_reward_zero_std", "groups without variance", ORANGE)])
     groups.set(ylabel="share of groups", ylim=(-0.02, 1.02))
     shares = [
-        ("rollout/executable", "answer executes", BLUE),
-        ("rollout/ran_its_answer", "answer was run before", GREEN),
+        ("rollout/executable", "executes", BLUE),
+        ("rollout/ran_its_answer", "ran its answer", GREEN),
         ("rollout/calls", "calls per trajectory", ORANGE),
     ]
     _lines(behaviour, rows, shares)
@@ -143,7 +143,7 @@ def _reward_panel(axis: Any, rows: Rows) -> None:
         low = [v - s for v, s in zip(line, spread, strict=True)]
         high = [v + s for v, s in zip(line, spread, strict=True)]
         axis.fill_between(steps, low, high, color=BLUE, alpha=0.15, linewidth=0, label="±1 s.d.")
-    axis.set(ylabel="reward", title="training reward")
+    axis.set(ylabel="training reward")
     _legend(axis)
 
 

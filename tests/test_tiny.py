@@ -71,7 +71,7 @@ def test_tokenizer_and_model_agree_on_the_special_tokens(codec: Codec, model: An
     assert tokenizer.pad_token == "<|endoftext|>"
     assert model.config.eos_token_id == tokenizer.eos_token_id
     assert model.config.vocab_size == len(tokenizer)
-    assert set(tiny.SPECIAL) <= set(tokenizer.all_special_tokens)
+    assert set(tiny.SPECIAL) <= set(tokenizer.get_added_vocab())
 
 
 @pytest.mark.parametrize("text", ["Łódź: 12.50 'x'", "\x00\t\r\n", "日本 🛰", "  two  spaces "])

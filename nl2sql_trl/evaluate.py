@@ -130,7 +130,7 @@ def printed(found: dict[str, Any], name: str) -> str:
     profile = found["profile"]
     how = "greedy" if found["samples"] == 1 else f"mean of {found['samples']} samples"
     lines = [
-        f"{name}: {found['rows']} rows of {accuracy.clusters} databases, {how}",
+        f"{name}: {found['rows']} rows of {accuracy.clusters} database(s), {how}",
         f"  execution accuracy          {accuracy}  (95%, clustered by database)",
         f"  valid executable SQL        {profile['executable']:.1%}",
         f"  answers a query that it ran {profile['ran_its_answer']:.1%}",

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ADDED, SPECIAL
-from conftest import chat_tokenizer as tokenizer
+from fakes import ADDED, SPECIAL
+from fakes import chat_tokenizer as tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT
+from fakes import ROOT
 
 Spoil = Callable[[Path], object]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import chat_tokenizer, random_model
+from fakes import chat_tokenizer, random_model
 
 from nl2sql_trl.engine import TransformersPolicy, common_length, supports
 from nl2sql_trl.generate import GeneratePolicy

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_model
+from fakes import random_model
 from trl.trainer.utils import add_fused_lm_head
 
 from nl2sql_trl import sharing

@@ -105,4 +105,4 @@ def test_sampled_on_its_task_it_is_right_sometimes_and_not_always(
 @pytest.mark.parametrize("seed", [0, 1])
 def test_grpo_raises_its_reward(seed: int) -> None:
     before, after, _ = tiny.learn(steps=25, seed=seed)
-    assert after > before + 0.1
+    assert after > before + 0.2

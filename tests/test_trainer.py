@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, chat_tokenizer, random_model, write_spider_folder
+from fakes import ROOT, chat_tokenizer, random_model, write_spider_folder
 from transformers import TrainerCallback
 from trl import GRPOConfig, SFTConfig
 
@@ -607,7 +607,7 @@ import json, os, sys
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[2])
-from conftest import chat_tokenizer, random_model
+from fakes import chat_tokenizer, random_model
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.rewards import execution_match

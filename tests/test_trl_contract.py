@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import chat_tokenizer, random_model, write_spider_folder
+from fakes import chat_tokenizer, random_model, write_spider_folder
 from transformers import AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 

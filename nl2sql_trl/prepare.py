@@ -1,6 +1,6 @@
 """Check a data set before training on it, and write the gold report.
 
-    python -m nl2sql_trl.prepare --data ../shared/spider --out gold_report.json
+    python -m nl2sql_trl.prepare --data DIR --out gold_report.json
 
 Per split it says which golds run and why the others do not, which return nothing, which cut a
 tie or have no order where they LIMIT, which JOIN without ON, which take a double-quoted string

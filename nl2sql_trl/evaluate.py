@@ -152,13 +152,11 @@ def model_task_policy(
     seed: int,
     rollout_config: RolloutConfig,
     bf16: bool,
-    max_rows: int = 64,
 ) -> tuple[Task, Policy]:
     """Load a model and a split, ready for `evaluate`."""
     import torch
 
-    from nl2sql_trl.engine import TransformersPolicy, supports
-    from nl2sql_trl.generate import GeneratePolicy
+    from nl2sql_trl.generate import model_policy
     from nl2sql_trl.models import load_model, load_tokenizer
     from nl2sql_trl.prompts import Codec
     from nl2sql_trl.sampling import Sampling
@@ -169,11 +167,7 @@ def model_task_policy(
         task = first_rows(task, limit)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load_model(model_name).to(device)
-    sampling = Sampling(temperature)
-    if not supports(model):
-        return task, GeneratePolicy(model, codec, sampling, seed=seed, autocast=bf16)
-    policy = TransformersPolicy(model, codec, sampling, seed=seed, autocast=bf16, max_rows=max_rows)
-    return task, policy
+    return task, model_policy(model, codec, Sampling(temperature), seed=seed, autocast=bf16)
 
 
 def first_rows(task: Task, limit: int) -> Task:

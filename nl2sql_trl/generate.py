@@ -10,9 +10,18 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from nl2sql_trl.engine import TransformersPolicy, supports
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Sample
 from nl2sql_trl.sampling import Sampling
+
+
+def model_policy(
+    model: Any, codec: Codec, sampling: Sampling, *, seed: int, autocast: bool
+) -> TransformersPolicy | GeneratePolicy:
+    """The faster policy that holds for this model: shared prefixes, or else `generate`."""
+    kind = TransformersPolicy if supports(model) else GeneratePolicy
+    return kind(model, codec, sampling, seed=seed, autocast=autocast)
 
 
 class GeneratePolicy:

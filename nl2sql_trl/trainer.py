@@ -27,8 +27,7 @@ from trl.trainer.utils import split_tensor_dict
 
 from nl2sql_trl import runs
 from nl2sql_trl.data import to_dataset
-from nl2sql_trl.engine import TransformersPolicy, supports
-from nl2sql_trl.generate import GeneratePolicy
+from nl2sql_trl.generate import model_policy
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Trajectory, Verdict
@@ -67,7 +66,7 @@ class SqlGRPOTrainer(GRPOTrainer):
         if args.use_vllm:
             raise RolloutError("use_vllm is not supported: set use_vllm to false")
         self.task, self.codec, self.run_dir = task, codec, run_dir
-        self._policy_factory = policy_factory or model_policy
+        self._policy_factory = policy_factory or trained_policy
         self._trajectories_per_step = trajectories_per_step
         super().__init__(
             model=model,
@@ -182,13 +181,12 @@ def _rollout_func(prompts: list[Any], trainer: SqlGRPOTrainer) -> dict[str, list
     return trainer.run_rollout(prompts)
 
 
-def model_policy(trainer: SqlGRPOTrainer, seed: int) -> Policy:
+def trained_policy(trainer: SqlGRPOTrainer, seed: int) -> Policy:
     """Samples from the model being trained, with the run's sampling parameters."""
     args = trainer.args
     model = base_model(trainer.accelerator.unwrap_model(trainer.model))
     sampling = Sampling(args.temperature, args.top_p, args.top_k or 0, args.min_p or 0.0)
-    kind = TransformersPolicy if supports(model) else GeneratePolicy
-    return kind(model, trainer.codec, sampling, seed=seed, autocast=args.bf16)
+    return model_policy(model, trainer.codec, sampling, seed=seed, autocast=args.bf16)
 
 
 def base_model(model: Any) -> Any:

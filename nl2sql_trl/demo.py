@@ -21,7 +21,7 @@ from typing import Any
 from nl2sql_trl import runs, stats
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 132
+BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 66
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,13 +3,13 @@
 A group's members begin with the same prompt, and questions on one database with the same schema.
 `share_prefixes(model)` replaces the forward that TRL's trainers call for per-token
 log-probabilities (`fused_lm_head=True`): rows are grouped by their common beginning, that
-beginning runs once with its keys and values kept in the graph, and each row runs only what is
-its own on top of them. Gradients flow back through the shared keys and values, and only scored
-tokens go through the vocabulary's projection. Loss and gradients are those of the plain forward
-up to rounding.
+beginning and what each row has of its own are packed into one sequence without padding
+(`packing.py`), which runs once. Gradients flow back through the shared keys and values, and only
+scored tokens go through the vocabulary's projection. Loss and gradients are those of the plain
+forward up to rounding.
 
-Where it does not hold (gradient checkpointing, which keeps no cache, or an architecture that
-`engine.supports` does not know) the forward is left as it was and the caller is told why.
+Where it does not hold (gradient checkpointing, which would lose the layout, or an architecture
+that `engine.supports` does not know) the forward is left as it was and the caller is told why.
 
 This module touches no trainer: it knows only the model's forward and the fields of its outputs.
 """
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nl2sql_trl.engine import common_length, supports
+from nl2sql_trl.packing import PACKED, pack, register
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _MIN_PREFIX = 32
-_CPU_ATTENTION = "nl2sql_cpu"
 _HEAD_TOKENS = 4096  # tokens projected on the vocabulary at once
 
 
@@ -59,11 +59,11 @@ def share_prefixes(
     entropy_grad: whether the loss uses the entropy.
     """
     if gradient_checkpointing:
-        return "gradient checkpointing keeps no cache: set gradient_checkpointing to false"
+        return "gradient checkpointing loses the layout: set gradient_checkpointing to false"
     if not supports(model):
         return f"not known to hold for model type {model.config.model_type!r}"
     inner = model.forward
-    _use_cpu_attention(model)
+    register()
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         ours = {"input_ids", "attention_mask", "labels", "fused_lm_head"}
@@ -135,20 +135,18 @@ def _forward(
     import torch
 
     mask = labels[:, 1:] != -100
-    states, places = [], []
-    for group in groups:
-        hidden = _hidden(model, group, ids)
-        for n, row, (start, stop) in zip(
-            range(len(group.rows)), group.rows, group.spans, strict=True
-        ):
+    hidden, starts = _hidden(model, groups, ids)
+    picks, places = [], []
+    for group, own_starts in zip(groups, starts, strict=True):
+        for row, (start, stop), own in zip(group.rows, group.spans, own_starts, strict=True):
             first = start + group.shared
             columns = mask[row, first : stop - 1].nonzero()[:, 0]
-            states.append(hidden[n, columns])
+            picks.append(columns + own)
             places.append(torch.stack([torch.full_like(columns, row), columns + first]))
     at = torch.cat(places, 1)
     targets = labels[at[0], at[1] + 1]
     head = model.get_output_embeddings()
-    scores = _score(head, torch.cat(states), targets, temperature, entropy_grad)
+    scores = _score(head, hidden[torch.cat(picks)], targets, temperature, entropy_grad)
     blank = scores[0].new_zeros(mask.shape)
     log_probs, entropy, top1 = (blank.index_put((at[0], at[1]), s.to(blank)) for s in scores)
     loss = -log_probs.sum() / mask.sum().clamp(min=1)
@@ -184,70 +182,31 @@ def _score(
     return log_probs, entropies, top1
 
 
-def _hidden(model: Any, group: _Group, ids: Tensor) -> Tensor:
-    """Last hidden states of a group's own tokens, (rows, own length, size), padded on the right."""
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-
-    own = [
-        ids[row, start + group.shared : stop]
-        for row, (start, stop) in zip(group.rows, group.spans, strict=True)
-    ]
-    own_ids = pad_sequence(own, batch_first=True)
-    # Padding is on the right: causality hides it, so no mask is needed.
-    if not group.shared:
-        return model.base_model(input_ids=own_ids, use_cache=False).last_hidden_state
-    start = group.spans[0][0]
-    prefix = ids[group.rows[0], start : start + group.shared][None]
-    cache = model.base_model(input_ids=prefix, use_cache=True).past_key_values
-    cache.batch_repeat_interleave(len(group.rows))
-    positions = torch.arange(group.shared, group.shared + own_ids.shape[1], device=ids.device)
-    return model.base_model(
-        input_ids=own_ids, position_ids=positions[None], past_key_values=cache, use_cache=True
-    ).last_hidden_state
-
-
-def _use_cpu_attention(model: Any) -> None:
-    """On a CPU, train with our attention: torch's fused one is slow there in bf16."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    if model.device.type != "cpu" or model.config._attn_implementation not in ("sdpa", "eager"):
-        return
-    AttentionInterface.register(_CPU_ATTENTION, _cpu_attention)
-    AttentionMaskInterface.register(_CPU_ATTENTION, eager_mask)
-    model.config._attn_implementation = _CPU_ATTENTION
-
-
-def _cpu_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    **_: object,
-) -> tuple[Tensor, None]:
-    """Plain softmax attention that keeps no scores for the backward pass but computes them again.
-
-    Query heads of one key-value head are stacked, so keys and values are not repeated.
-    """
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
-    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        batch, heads, width, dim = query.shape
-        stacked = query.reshape(batch, key.shape[1], -1, dim)
-        scores = (stacked @ key.transpose(2, 3) * scaling).view(batch, heads, width, -1)
-        if attention_mask is not None:
-            scores = scores + attention_mask
-        weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
-        return (weights.view(*stacked.shape[:3], -1) @ value).view(query.shape)
-
-    value = value.to(query.dtype)
-    key = key.to(query.dtype)
-    if torch.is_grad_enabled():
-        out = checkpoint(attend, query, key, value, use_reentrant=False)
-    else:
-        out = attend(query, key, value)
-    return out.transpose(1, 2), None
+def _hidden(
+    model: Any, groups: Sequence[_Group], ids: Tensor
+) -> tuple[Tensor, list[list[int]]]:
+    """Last hidden states of the packed batch, (tokens, size), and where each row's own start."""
+    packed, starts = pack(
+        [
+            (
+                ids[group.rows[0], group.spans[0][0] :][: group.shared],
+                [
+                    ids[row, start + group.shared : stop]
+                    for row, (start, stop) in zip(group.rows, group.spans, strict=True)
+                ],
+            )
+            for group in groups
+        ]
+    )
+    before = model.config._attn_implementation
+    model.config._attn_implementation = PACKED
+    try:
+        out = model.base_model(
+            input_ids=packed.ids,
+            position_ids=packed.positions,
+            use_cache=False,
+            packed=packed.spans,
+        )
+    finally:
+        model.config._attn_implementation = before
+    return out.last_hidden_state[0], starts

@@ -267,8 +267,8 @@ def test_lora_adapters_get_the_same_gradients() -> None:
 @pytest.mark.parametrize(
     ("name", "tokens"),
     [
-        ("one group", 61 + 4 * (1 + 12)),  # the prompt but for its last token, once
-        ("two groups of one schema", None),
+        ("one group", 61 + 4 + 7 + 1 + 12 + 7),  # the prompt but for its last token, once
+        ("two groups of one schema", 50 + 2 * (12 + 5) + 2 * (3 + 9)),
         ("schemas", None),
     ],
 )

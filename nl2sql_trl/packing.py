@@ -1,0 +1,200 @@
+"""Training attention over rows packed end to end, with beginnings that several rows share.
+
+A packed batch is one sequence: a shared beginning, the tokens that each of its rows has of its
+own, the next beginning, and so on. No token is padding and none is there twice. Each span attends
+to itself, causally, and to the whole of its beginning; gradients of the beginning's keys and
+values are the sum over its rows.
+
+On a CPU the attention is written out: torch's fused one is slow there in bf16. Its backward pass
+computes the weights again from their log-sum-exp (Dao et al. 2022, "FlashAttention", section 3.1),
+so nothing of the size of the scores is kept. Elsewhere it is torch's, span by span.
+
+transformers calls `attention` under the name PACKED; the layout comes in through the model call as
+`packed`. What is packed together is `sharing.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+PACKED = "nl2sql_packed"
+
+
+class Span(NamedTuple):
+    """A run of tokens from `start` to `stop`, after the beginning from `begin` to `end`."""
+
+    start: int
+    stop: int
+    begin: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One sequence: token ids and positions, both (1, tokens), and the spans that tile it."""
+
+    ids: Tensor
+    positions: Tensor
+    spans: tuple[Span, ...]
+
+
+def pack(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> tuple[Packed, list[list[int]]]:
+    """Groups of (beginning, own tokens of each row), all ids 1-D; a beginning may be empty.
+
+    Also returns where each row's own tokens start, group by group.
+    """
+    parts: list[Tensor] = []
+    positions: list[Tensor] = []
+    spans: list[Span] = []
+    starts: list[list[int]] = []
+    at = 0
+    for beginning, rows in groups:
+        begin, shared = at, len(beginning)
+        if shared:
+            spans.append(Span(at, at + shared))
+            parts.append(beginning)
+            positions.append(torch.arange(shared, device=beginning.device))
+            at += shared
+        starts.append([])
+        for own in rows:
+            spans.append(Span(at, at + len(own), begin, begin + shared))
+            parts.append(own)
+            positions.append(torch.arange(shared, shared + len(own), device=own.device))
+            starts[-1].append(at)
+            at += len(own)
+    return Packed(torch.cat(parts)[None], torch.cat(positions)[None], tuple(spans)), starts
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: object,
+    scaling: float,
+    packed: tuple[Span, ...],
+    **_: object,
+) -> tuple[Tensor, None]:
+    """The attention function that transformers calls. Query (1, heads, tokens, head dim)."""
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if query.device.type == "cpu":
+        out = _Attention.apply(query[0], key[0], value[0], packed, scaling)
+    else:
+        out = _fused(query, key, value, packed, scaling)[0]
+    return out.transpose(0, 1)[None], None
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float) -> Tensor:
+    from torch.nn.attention.bias import causal_lower_right
+    from torch.nn.functional import scaled_dot_product_attention
+
+    outs = []
+    for start, stop, begin, end in spans:
+        keys, values = (
+            torch.cat((x[:, :, begin:end], x[:, :, start:stop]), 2) if end > begin
+            else x[:, :, start:stop]
+            for x in (k, v)
+        )  # fmt: skip
+        mask = causal_lower_right(stop - start, keys.shape[2])
+        outs.append(
+            scaled_dot_product_attention(
+                q[:, :, start:stop], keys, values, mask, scale=scale, enable_gqa=True
+            )
+        )
+    return torch.cat(outs, 2)
+
+
+class _Attention(torch.autograd.Function):
+    """Softmax attention of every span. q (heads, tokens, dim); k and v (key-value heads, ...).
+
+    The query heads of one key-value head are stacked, so keys and values are not repeated.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float
+    ) -> Tensor:
+        out, totals = torch.empty_like(q), []
+        with torch.autocast("cpu", enabled=False):
+            for span in spans:
+                keys, values = _seen(k, span), _seen(v, span)
+                scores = _scores(_stacked(q, span, len(k)), keys, span, scale)
+                total = scores.logsumexp(-1, keepdim=True)
+                weights = scores.sub_(total).exp_().to(v.dtype)
+                _put(out, span, torch.bmm(weights, values))
+                totals.append(total)
+        ctx.save_for_backward(q, k, v, out, *totals)
+        ctx.spans, ctx.scale = spans, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        q, k, v, out, *totals = ctx.saved_tensors
+        d_q = torch.empty_like(q)
+        # Many rows add to one beginning: the sums are kept in fp32.
+        d_k, d_v = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v))
+        d_out = d_out.to(v.dtype)
+        # The row sums of weights times their gradients (ibid., section 3.1).
+        dots = (d_out.float() * out.float()).sum(-1, keepdim=True)
+        for span, total in zip(ctx.spans, totals, strict=True):
+            keys, values = _seen(k, span), _seen(v, span)
+            queries = _stacked(q, span, len(k))
+            above = _stacked(d_out, span, len(k))
+            weights = _scores(queries, keys, span, ctx.scale).sub_(total).exp_()
+            _add(d_v, span, torch.bmm(weights.to(v.dtype).transpose(1, 2), above))
+            d_scores = torch.bmm(above, values.transpose(1, 2)).float()
+            d_scores = d_scores.sub_(_stacked(dots, span, len(k))).mul_(weights).mul_(ctx.scale)
+            d_scores = d_scores.to(v.dtype)
+            _put(d_q, span, torch.bmm(d_scores, keys))
+            _add(d_k, span, torch.bmm(d_scores.transpose(1, 2), queries))
+        return d_q, d_k.to(k.dtype), d_v.to(v.dtype), None, None
+
+
+def _seen(x: Tensor, span: Span) -> Tensor:
+    """What a span attends to, of keys or values: its beginning and itself."""
+    own = x[:, span.start : span.stop]
+    return torch.cat((x[:, span.begin : span.end], own), 1) if span.end > span.begin else own
+
+
+def _stacked(x: Tensor, span: Span, kv: int) -> Tensor:
+    """A span of (heads, tokens, dim) as (key-value heads, heads of each x own tokens, dim)."""
+    return x[:, span.start : span.stop].reshape(kv, -1, x.shape[-1])
+
+
+def _put(target: Tensor, span: Span, stacked: Tensor) -> None:
+    heads, _, dim = target.shape
+    target[:, span.start : span.stop] = stacked.view(heads, -1, dim)
+
+
+def _add(target: Tensor, span: Span, both: Tensor) -> None:
+    shared = span.end - span.begin
+    target[:, span.start : span.stop] += both[:, shared:]
+    if shared:
+        target[:, span.begin : span.end] += both[:, :shared]
+
+
+def _scores(queries: Tensor, keys: Tensor, span: Span, scale: float) -> Tensor:
+    """Scaled scores in fp32, minus infinity where a token would see a later one of its span."""
+    width = span.stop - span.start
+    scores = torch.bmm(queries, keys.transpose(1, 2)).float().mul_(scale)
+    own = scores.view(len(scores), -1, width, scores.shape[-1])[..., -width:]
+    own += _later(width)
+    return scores
+
+
+@lru_cache(maxsize=64)
+def _later(width: int) -> Tensor:
+    return torch.full((width, width), float("-inf")).triu_(1)
+
+
+def register() -> None:
+    """Make `attention` known to transformers under the name PACKED."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(PACKED, attention)

@@ -106,7 +106,7 @@ def _all_equal(
         pred_run = runner.execute(path, pred)
         if pred_run.error:
             return Verdict(False, pred_run.error)
-        if pred_run is not gold_run and not result_eq(
+        if pred_run.digest != gold_run.digest and not result_eq(
             gold_run.rows, pred_run.rows, ordered, fixed=fixed
         ):
             return WRONG_RESULT

@@ -24,6 +24,7 @@ from nl2sql_trl.spider.text import prediction_text
 from nl2sql_trl.spider.tree import EMPTY_QUERY, Query, Variant
 
 ABORT = "official script aborts"
+_MAX_TREES = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,41 @@ class UnknownDatabaseError(LookupError):
     """There is no usable database file for this db_id."""
 
 
-class _Parsed(NamedTuple):
+@dataclass(eq=False)
+class _Tree:
+    """A statement as one of the scripts parses it: the empty query where it cannot."""
+
+    query: Query
+    error: str | None
+    _canonical: Query | None = None
+
+    def canonical(self, schema: Schema) -> Query:
+        """The tree that is compared; OfficialAbort where the script dies on it."""
+        if self._canonical is None:
+            self._canonical = canonical(self.query, schema)
+        return self._canonical
+
+
+class _Pair(NamedTuple):
     """Gold and prediction as one of the scripts sees them."""
 
     gold_text: str
-    gold: Query
-    gold_error: str | None
+    gold: _Tree
     pred_text: str
-    pred: Query
-    pred_error: str | None
+    pred: _Tree
 
     def require_gold(self) -> None:
         """Raise OfficialAbort when the gold cannot be parsed."""
-        if self.gold_error:
-            raise OfficialAbort(f"gold {self.gold_error}")
+        if self.gold.error:
+            raise OfficialAbort(f"gold {self.gold.error}")
+
+    def same_trees(self, other: _Pair) -> bool:
+        """Whether both scripts read the same, so that they compare the same."""
+        return (self.gold.query, self.pred.query, self.pred.error) == (
+            other.gold.query,
+            other.pred.query,
+            other.pred.error,
+        )
 
 
 class Evaluator:
@@ -76,9 +98,10 @@ class Evaluator:
     that its file declares. Score the cases of one database in a row: connections and results are
     kept until another database comes.
 
-    ``fixed`` repairs the test-suite metrics: predictions keep the word ``value`` and their TABs,
-    only an outer ORDER BY asks for order, 1 equals 1.0 in every row, and execution needs no gold
-    that Spider's parser can read.
+    ``fixed`` repairs what the scripts get wrong: predictions keep the word ``value`` and their
+    TABs, only an outer ORDER BY asks for order, 1 equals 1.0 in every row, execution needs nothing
+    that Spider's parser can read, and ``legacy_exec`` compares rows, with their duplicates, and
+    not columns under the names of what was parsed. The grammar itself stays Spider's.
     """
 
     def __init__(
@@ -101,6 +124,7 @@ class Evaluator:
         self._db_id: str | None = None
         self._paths: list[Path] = []
         self._schema = Schema({})
+        self._trees: dict[tuple[str, Variant], _Tree] = {}
 
     def score(self, db_id: str, gold: str, pred: str) -> CaseScore:
         """Score one raw prediction; UnknownDatabaseError when its database cannot be read."""
@@ -113,29 +137,44 @@ class Evaluator:
             "testsuite_exec": _unless_abort(lambda: self._suite_exec(suite)),
             "exact_match": exact,
             "exact_match_legacy": _unless_abort(
-                lambda: exact if legacy == suite else self._exact_match(legacy, {})
+                lambda: exact if legacy.same_trees(suite) else self._exact_match(legacy, {})
             ),
             "legacy_exec": _unless_abort(lambda: self._legacy_exec(legacy)),
         }
         return CaseScore(
-            hardness=None if suite.gold_error else hardness_of(suite.gold),
+            hardness=None if suite.gold.error else hardness_of(suite.gold.query),
             exact_match=verdicts["exact_match"].correct,
             exact_match_legacy=verdicts["exact_match_legacy"].correct,
             legacy_exec=verdicts["legacy_exec"].correct,
             testsuite_exec=verdicts["testsuite_exec"].correct,
-            pred_parses=suite.pred_error is None,
-            pred_parses_legacy=legacy.pred_error is None,
+            pred_parses=suite.pred.error is None,
+            pred_parses_legacy=legacy.pred.error is None,
             reason=_first_reason(verdicts),
             flags=_text_flags(pred)
-            + ("unparseable_testsuite",) * (suite.pred_error is not None)
-            + ("unparseable_legacy",) * (legacy.pred_error is not None)
+            + ("unparseable_testsuite",) * (suite.pred.error is not None)
+            + ("unparseable_legacy",) * (legacy.pred.error is not None)
             + _verdict_flags(verdicts),
             partial=partial,
         )
 
+    def schema(self, db_id: str) -> Schema:
+        """The schema of a database. Raises UnknownDatabaseError."""
+        self._select(db_id)
+        return self._schema
+
+    def tree(self, db_id: str, sql: str) -> Query | None:
+        """The parse tree of a statement, with its LIMIT where that is a number; None if rejected.
+
+        Raises UnknownDatabaseError.
+        """
+        self._select(db_id)
+        found = [self._tree(sql.strip(), variant) for variant in ("legacy", "test_suite")]
+        return next((tree.query for tree in found if tree.error is None), None)
+
     def close(self) -> None:
         """Close the database files and drop the results kept."""
         self.runner.forget()
+        self._trees.clear()
         self._db_id = None
 
     def _select(self, db_id: str) -> None:
@@ -155,46 +194,55 @@ class Evaluator:
         self._paths = [base, *(path for path in suite if path != base)]
         self._db_id = db_id
 
-    def _parse(self, gold: str, pred: str, variant: Variant) -> _Parsed:
-        text = prediction_text(pred, variant, fixed=self.fixed and variant == "test_suite")
-        gold_query, gold_error = self._parse_one(gold, variant)
-        pred_query, pred_error = self._parse_one(text, variant)
-        return _Parsed(gold, gold_query, gold_error, text, pred_query, pred_error)
+    def _parse(self, gold: str, pred: str, variant: Variant) -> _Pair:
+        text = prediction_text(pred, variant, fixed=self.fixed)
+        return _Pair(gold, self._tree(gold, variant), text, self._tree(text, variant))
 
-    def _parse_one(self, text: str, variant: Variant) -> tuple[Query, str | None]:
-        try:
-            return parse(text, self._schema, variant), None
-        except SqlParseError as error:
-            return EMPTY_QUERY, f"unparseable: {error}"
+    def _tree(self, text: str, variant: Variant) -> _Tree:
+        # Most golds stand behind several questions, and every one is scored against itself too.
+        tree = self._trees.get((text, variant))
+        if tree is None:
+            try:
+                tree = _Tree(parse(text, self._schema, variant), None)
+            except SqlParseError as error:
+                tree = _Tree(EMPTY_QUERY, f"unparseable: {error}")
+            if len(self._trees) >= _MAX_TREES:
+                self._trees.clear()
+            self._trees[text, variant] = tree
+        return tree
 
-    def _exact_match(self, parsed: _Parsed, partial: dict[str, ComponentScore]) -> Verdict:
-        compared = match(*self._canonical(parsed))
+    def _exact_match(self, pair: _Pair, partial: dict[str, ComponentScore]) -> Verdict:
+        compared = match(*self._canonical(pair))
         partial.update(compared.partial)
         if compared.exact:
             return Verdict(True)
-        return Verdict(False, parsed.pred_error or _difference(compared))
+        return Verdict(False, pair.pred.error or _difference(compared))
 
-    def _legacy_exec(self, parsed: _Parsed) -> Verdict:
-        trees = self._canonical(parsed)
+    def _legacy_exec(self, pair: _Pair) -> Verdict:
         base = self._paths[0]
-        return legacy_accuracy(self.runner, base, parsed.gold_text, parsed.pred_text, *trees)
+        if self.fixed:
+            return suite_accuracy(
+                self.runner, [base], pair.gold_text, pair.pred_text, keep_distinct=True, fixed=True
+            )
+        trees = self._canonical(pair)
+        return legacy_accuracy(self.runner, base, pair.gold_text, pair.pred_text, *trees)
 
-    def _suite_exec(self, parsed: _Parsed) -> Verdict:
+    def _suite_exec(self, pair: _Pair) -> Verdict:
         if not self.fixed:
-            parsed.require_gold()
+            pair.require_gold()
         return suite_accuracy(
             self.runner,
             self._paths,
-            parsed.gold_text,
-            parsed.pred_text,
+            pair.gold_text,
+            pair.pred_text,
             plug_value=self.plug_value,
             keep_distinct=self.keep_distinct,
             fixed=self.fixed,
         )
 
-    def _canonical(self, parsed: _Parsed) -> tuple[Query, Query]:
-        parsed.require_gold()
-        return canonical(parsed.gold, self._schema), canonical(parsed.pred, self._schema)
+    def _canonical(self, pair: _Pair) -> tuple[Query, Query]:
+        pair.require_gold()
+        return pair.gold.canonical(self._schema), pair.pred.canonical(self._schema)
 
 
 def _unless_abort(judge: Callable[[], Verdict]) -> Verdict:

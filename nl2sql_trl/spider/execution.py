@@ -7,14 +7,17 @@ that takes long by itself, and ATTACH is refused.
 
 from __future__ import annotations
 
+import hashlib
 import marshal
 import re
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from nl2sql_trl.spider.result import Row
 
@@ -27,6 +30,13 @@ _MAX_KEPT_ROWS = 300_000
 _MAX_BATCH = 1_024
 _MAX_CELL_BYTES = 2_000_000
 _MAX_COPY_PAGES = 32_768
+_FIRST_BATCH = 64
+# What can make cells larger than any in the file: their rows are fetched with care.
+_GROWS = re.compile(
+    r"\|\||\b(?:zeroblob|randomblob|printf|format|hex|quote|replace|char|concat(?:_ws)?"
+    r"|group_concat|string_agg|json\w*)\s*\(",
+    re.IGNORECASE,
+)
 _READ_ONLY = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:SELECT|WITH|VALUES)\b", re.IGNORECASE | re.DOTALL
 )
@@ -55,12 +65,46 @@ class Limits:
 class Execution:
     """The rows of a statement, or why there are none.
 
-    ``undecodable`` tells that text in the result is no UTF-8; its bad bytes are left out.
+    ``undecodable`` tells that text in the result is no UTF-8; its bad bytes are left out. Equal
+    digests mean the same rows in the same order, down to the types of cells.
     """
 
     rows: tuple[Row, ...] = ()
     error: str | None = None
     undecodable: bool = False
+    digest: bytes = b""
+
+
+_PIECE = re.compile(
+    r"(?P<kept>'(?:[^']|'')*'?|\"(?:[^\"]|\"\")*\"?|`[^`]*`?|\[[^\]]*\]?)"
+    r"|\s*(?P<mark>[(),])\s*|(?P<space>\s+)"
+)
+
+
+class _Statement(NamedTuple):
+    """What is known of a statement from its text; looked at once, not once a file.
+
+    ``spelling`` is the same for statements that differ in white space and case outside of quotes
+    alone. ``grows`` says that cells may be larger than any in the file.
+    """
+
+    spelling: str
+    reads: bool
+    grows: bool
+
+
+@lru_cache(maxsize=4_096)
+def _read(sql: str) -> _Statement:
+    grows = _GROWS.search(sql) is not None
+    reads = _READ_ONLY.match(sql) is not None
+    if "--" in sql or "/*" in sql:
+        return _Statement(sql, reads, grows)
+    parts, at = [], 0
+    for found in _PIECE.finditer(sql):
+        parts.append(sql[at : found.start()].lower())
+        parts.append(found["kept"] or found["mark"] or " ")
+        at = found.end()
+    return _Statement("".join(parts) + sql[at:].lower(), reads, grows)
 
 
 class Runner:
@@ -92,7 +136,7 @@ class Runner:
 
     def execute(self, path: Path, sql: str) -> Execution:
         """Run one statement; errors and limits are reported in the result, never raised."""
-        key = (path, sql)
+        key = (path, _read(sql).spelling)
         done = self._done.get(key)
         if done is None:
             try:
@@ -116,7 +160,7 @@ class Runner:
 
     def _run(self, path: Path, sql: str) -> Execution:
         # Whatever might leave a trace on the connection gets one of its own.
-        if not _READ_ONLY.match(sql):
+        if not _read(sql).reads:
             return self._run_on_copy(path, sql)
         if path not in self._connections:
             self._connections[path] = _Connection(_open_read_only(path), self.limits)
@@ -159,22 +203,28 @@ class _Connection:
             return self._failed(error)
         finally:
             self.raw.text_factory = str
-        return Execution(execution.rows, execution.error, undecodable=True)
+        return replace(execution, undecodable=True)
 
     def _fetch(self, sql: str) -> Execution:
         self.deadline = time.monotonic() + self.limits.seconds
         rows: list[Row] = []
         size = 0
-        batch = 1
+        digest = hashlib.blake2b(digest_size=16)
+        batch = 1 if _read(sql).grows else _FIRST_BATCH
         with closing(self.raw.execute(sql)) as cursor:
             while fetched := cursor.fetchmany(batch):
                 rows += fetched
-                size += len(marshal.dumps(fetched))
+                # Version 2 knows no references: the bytes depend on values and types alone.
+                packed = marshal.dumps(fetched, 2)
+                digest.update(packed)
+                size += len(packed)
                 if size > self.limits.size or len(rows) > self.limits.rows:
                     return Execution(error=TIMEOUT)
+                if len(fetched) < batch:
+                    break
                 # A batch is as large as everything before it, not more.
                 batch = min(2 * batch, _MAX_BATCH)
-        return Execution(tuple(rows))
+        return Execution(tuple(rows), digest=digest.digest())
 
     def _failed(self, error: Exception) -> Execution:
         name = getattr(error, "sqlite_errorname", None)

@@ -100,3 +100,46 @@ def test_a_file_that_is_no_database_is_an_error(tmp_path: Path) -> None:
 def test_a_statement_is_executed_once_a_file(base: Path) -> None:
     with Runner() as runner:
         assert runner.execute(base, "SELECT 1") is runner.execute(base, "SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ("SELECT name FROM singer", "select  NAME\nfrom Singer", True),
+        ("SELECT count(*) FROM singer", "SELECT COUNT ( * ) FROM singer", True),
+        ("SELECT name , age FROM singer", "SELECT name,age FROM singer", True),
+        ("SELECT 'A' FROM singer", "SELECT 'a' FROM singer", False),
+        ('SELECT "A  B" FROM singer', 'SELECT "A B" FROM singer', False),
+        ("SELECT name FROM singer WHERE age > = 30", "SELECT name FROM singer WHERE age >= 30",
+         False),
+        ("SELECT 1 -- A\n, 2", "SELECT 1 -- a , 2", False),
+        ("SELECT 1 /* ( */ , 2", "SELECT 1 /*(*/,2", False),
+        ("SELECT 'it''s ( A'", "SELECT 'it''s (a'", False),
+        ("SELECT 'open", "SELECT 'OPEN", False),
+    ],
+)  # fmt: skip
+def test_statements_that_differ_in_spelling_alone_run_once(
+    one: str, two: str, same: bool, base: Path
+) -> None:
+    with Runner() as runner:
+        assert (runner.execute(base, one) is runner.execute(base, two)) is same
+
+
+def test_a_spelling_that_runs_once_gives_what_each_would_give_alone(base: Path) -> None:
+    texts = ["SELECT [name] , `age` FROM Singer WHERE country = 'Chile'",
+             "select [name],`age` from singer where COUNTRY = 'Chile'"]  # fmt: skip
+    alone = []
+    for text in texts:
+        with Runner() as runner:
+            alone.append(runner.execute(base, text))
+    assert alone[0] == alone[1]
+    assert len(alone[0].rows) == 2
+    assert alone[0].digest == alone[1].digest
+
+
+def test_digests_tell_cells_that_are_equal_but_of_other_types(base: Path) -> None:
+    with Runner() as runner:
+        results = [
+            runner.execute(base, f"SELECT {v}") for v in ("1", "1.0", "'1'", "x'31'", "NULL")
+        ]
+    assert len({result.digest for result in results}) == 5

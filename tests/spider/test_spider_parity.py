@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from nl2sql_trl.score import Case, score_cases, summarize
 from nl2sql_trl.spider import (
     CaseScore,
-    Evaluator,
     Schema,
     SqlParseError,
     result_eq,
     schema_from_sqlite,
     schemas_from_tables_json,
 )
+from nl2sql_trl.spider.cases import Case
 from nl2sql_trl.spider.parser import parse
+from nl2sql_trl.spider.scoring import Setup, score_all, summarize
 from nl2sql_trl.spider.text import executed_text, suite_text
 from nl2sql_trl.spider.tokenizer import tokenize
 from nl2sql_trl.spider.tree import Query, Variant
@@ -84,12 +84,11 @@ def cases(jsonl: Jsonl) -> list[dict[str, Any]]:
     return [case for case in jsonl("public.jsonl") if "nondeterministic" not in case["flags"]]
 
 
-def score(cases: list[dict[str, Any]], evaluator: Evaluator) -> list[CaseScore]:
+def score(cases: list[dict[str, Any]], setup: Setup) -> list[CaseScore]:
     """Score parity cases in their order."""
-    return score_cases(
-        [Case(case["id"], case["db_id"], case["gold"], case["pred"], "") for case in cases],
-        evaluator,
-    )
+    return score_all(
+        [Case(case["id"], case["db_id"], case["gold"], case["pred"], "") for case in cases], setup
+    ).scores
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +96,7 @@ def scores(
     shared: Path, schemas: dict[str, Schema], cases: list[dict[str, Any]]
 ) -> list[CaseScore]:
     """Our scores of the public cases on the synthetic databases."""
-    return score(cases, Evaluator([shared / "parity" / "databases_synth"], schemas))
+    return score(cases, Setup([shared / "parity" / "databases_synth"], schemas))
 
 
 def disagreements(
@@ -135,7 +134,7 @@ def test_options_of_the_suite_agree(
     expected = f"testsuite_exec_{option}"
     chosen = [case for case in cases if expected in case]
     folder = shared / "parity" / "databases_synth"
-    ours = score(chosen, Evaluator([folder], schemas, **{option: True}))  # type: ignore[arg-type]
+    ours = score(chosen, Setup([folder], schemas, **{option: True}))  # type: ignore[arg-type]
     assert chosen
     assert list(disagreements(chosen, ours, "testsuite_exec", expected)) == []
 
@@ -146,8 +145,7 @@ def test_verdicts_agree_on_the_real_databases(
 ) -> None:
     chosen = [case for case in cases if "wta_1_synthetic_only" not in case["flags"]]
     spider = shared / "spider"
-    evaluator = Evaluator([spider / "test_suite_database", spider / "database"], schemas)
-    ours = score(chosen, evaluator)
+    ours = score(chosen, Setup([spider / "test_suite_database", spider / "database"], schemas))
     for field in EXECUTIONS:
         assert list(disagreements(chosen, ours, field, f"{field}_real")) == []
 
@@ -164,7 +162,7 @@ def dev_scores(
         {"id": index, "db_id": row["db_id"], "gold": gold, "pred": pred}
         for index, (row, gold, pred) in enumerate(zip(rows, golds, preds, strict=True))
     ]
-    return score(chosen, Evaluator([spider / "test_suite_database", spider / "database"], schemas))
+    return score(chosen, Setup([spider / "test_suite_database", spider / "database"], schemas))
 
 
 @pytest.mark.slow

@@ -18,10 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nl2sql_trl import runs, stats
+from nl2sql_trl import results, runs, stats
+from nl2sql_trl.analysis import CAUSES
+from nl2sql_trl.charts import accuracy_chart
+from nl2sql_trl.report import load, write_report
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 66
+STAGES = ("base", "warm start", "GRPO")
+BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 132
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,11 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
              output_dir=out / "grpo", seed=seed, model_name_or_path=warm,
              resume_from_checkpoint="true")  # fmt: skip
     stage(3, "evaluation on the dev databases")
-    evaluate_stages({"base": "smollm2-135m", "warm start": str(warm), "GRPO": str(trained)}, out)
+    models = ("smollm2-135m", str(warm), str(trained))
+    evaluate_stages(dict(zip(STAGES, models, strict=True)), out)
     table = results_table(out)
     runs.write_text(out / "results.md", table)
+    write_report([evaluation_folder(out, name) for name in STAGES], out)
+    reports = {name: load(evaluation_folder(out, name)).report for name in STAGES}
+    accuracy_chart(reports, "pocket, dev databases").savefig(out / "accuracy.png", dpi=130)
     print(f"\n{table}")
     print(f"reward curve: {out / 'grpo' / 'reward_curve.png'}")
+    print(f"accuracies: {out / 'accuracy.png'}")
+    print(f"report, with every trajectory: {out / 'report.html'}")
     print(f"everything else is in {out}; {(time.monotonic() - start) / 60:.0f} minutes in all")
     return 0
 
@@ -87,68 +97,77 @@ def _run(arguments: Sequence[str], **settings: Any) -> None:
 def evaluate_stages(models: dict[str, str], out: Path) -> None:
     """Greedy and sampled evaluation of each model on the same dev questions, once."""
     for name, model in models.items():
+        folder = evaluation_folder(out, name)
+        if (folder / "report.json").is_file():
+            continue
         # The base model writes no SQL and rambles up to the budget: greedy says it all.
-        for samples in (1,) if name == "base" else (1, SAMPLES):
-            folder = evaluation_folder(out, name, samples)
-            if (folder / "report.json").is_file():
-                continue
-            how = {} if samples == 1 else {"samples": samples, "temperature": 1.0}
-            _run(["-m", "nl2sql_trl.evaluate", "--bf16"], model=model, out=folder, rows=ROWS,
-                 budget=BUDGET, max_turns=MAX_TURNS, seed=1, **how)  # fmt: skip
+        how = {} if name == "base" else {"samples": SAMPLES, "temperature": 1.0}
+        _run(["-m", "nl2sql_trl.evaluate", "--bf16"], model=model, out=folder, rows=ROWS,
+             budget=BUDGET, max_turns=MAX_TURNS, seed=1, **how)  # fmt: skip
 
 
-def evaluation_folder(out: Path, name: str, samples: int) -> Path:
+def evaluation_folder(out: Path, name: str) -> Path:
     """Where a stage's evaluation is kept."""
-    how = "greedy" if samples == 1 else f"samples{samples}"
-    return out / "evaluation" / f"{name.replace(' ', '_').lower()}_{how}"
+    return out / "evaluation" / name.replace(" ", "_").lower()
 
 
 def results_table(out: Path) -> str:
-    """The demo's results as a Markdown table, with the paired differences below it."""
-    import json
-
+    """The demo's results as Markdown: accuracies, paired differences, why answers fail."""
+    found = {n: load(evaluation_folder(out, n)).report for n in STAGES}
     lines = [
-        f"| model | greedy | mean of {SAMPLES} at T=1 | executable | ran its answer | calls |",
-        "|---|---|---|---|---|---|",
+        f"| model | test suite, greedy | same rows, greedy | same rows, mean of {SAMPLES} at T=1 "
+        "| executable | ran its answer | calls |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name in ("base", "warm start", "GRPO"):
-        greedy = json.loads((evaluation_folder(out, name, 1) / "report.json").read_text())
-        sampled_file = evaluation_folder(out, name, SAMPLES) / "report.json"
-        sampled = "not sampled"
-        if sampled_file.is_file():
-            sampled = _estimate(json.loads(sampled_file.read_text()))
-        profile = greedy["profile"]
+    for name, report in found.items():
+        suite, rows = (
+            _estimate(report["metrics"][measure]["all"])
+            for measure in ("testsuite_exec", "execution_accuracy")
+        )
+        more = report.get("more")
+        sampled = _estimate(more["mean"]["execution_accuracy"]) if more else "not sampled"
+        profile = report["profile"]
         lines.append(
-            f"| {name} | {_estimate(greedy)} | {sampled} | {profile['executable']:.1%} "
+            f"| {name} | {suite} | {rows} | {sampled} | {profile['executable']:.1%} "
             f"| {profile['ran_its_answer']:.1%} | {profile['calls_per_row']:.2f} |"
         )
     lines += ["", "GRPO over the warm start, paired by question, 95% clustered by database:", ""]
-    for samples in (SAMPLES, 1):
-        difference = paired(out, samples)
-        how = "greedy" if samples == 1 else f"mean of {samples} samples"
-        lines.append(
-            f"- {how}: {difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
-        )
+    for measure, title in (
+        ("execution_accuracy", "same rows as the gold's"),
+        ("testsuite_exec", "test suite"),
+    ):
+        for samples in (SAMPLES, 1):
+            difference = paired(out, measure, samples)
+            how = "greedy" if samples == 1 else f"mean of {samples} samples"
+            lines.append(
+                f"- {title}, {how}: {difference.mean:+.3f} "
+                f"[{difference.low:+.3f}, {difference.high:+.3f}]"
+            )
+    lines += ["", "Why greedy answers fail, in rows:", ""]
+    lines += [f"| cause | {' | '.join(found)} |", "|---|" + "---|" * len(found)]
+    counts = {n: {f["cause"]: f["count"] for f in r["failures"]} for n, r in found.items()}
+    for cause in CAUSES:
+        if any(cause in count for count in counts.values()):
+            cells = " | ".join(str(count.get(cause, 0)) for count in counts.values())
+            lines.append(f"| {cause} | {cells} |")
     return "\n".join(lines) + "\n"
 
 
-def paired(out: Path, samples: int) -> stats.Estimate:
+def paired(out: Path, measure: str, samples: int) -> stats.Estimate:
     """GRPO's accuracy less the warm start's, on the same questions."""
-    columns = []
-    for name in ("warm start", "GRPO"):
-        rows = runs.read_jsonl(evaluation_folder(out, name, samples) / "trajectories.jsonl")
-        firsts = rows[::samples]
-        right = [float(r["correct"]) for r in rows]
-        shares = [sum(right[i : i + samples]) / samples for i in range(0, len(right), samples)]
-        columns.append((shares, [r["db_id"] for r in firsts], [r["key"] for r in firsts]))
-    (before, databases, keys), (after, _, other_keys) = columns
-    if keys != other_keys:
+    file = "trajectories.jsonl" if samples == 1 else "samples.jsonl"
+    before, after = (
+        runs.read_jsonl(evaluation_folder(out, name) / file) for name in ("warm start", "GRPO")
+    )
+    if [row["key"] for row in before] != [row["key"] for row in after]:
         raise ValueError("the two evaluations are not of the same questions")
-    return stats.paired_difference(before, after, databases)
+    databases = [row["db_id"] for row in before[::samples]]
+    old, new = (results.shares(rows, measure, samples) for rows in (before, after))
+    return stats.paired_difference(old, new, databases)
 
 
 def _estimate(found: dict[str, Any]) -> str:
-    return str(stats.Estimate(**found["execution_accuracy"]))
+    return str(stats.Estimate(**found))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,35 @@
-"""Evaluation: the training's own tool loop over a split, greedily or sampled, with error bars.
+"""Evaluation: the training's own tool loop over a split, scored by every metric, with error bars.
 
     python -m nl2sql_trl.evaluate --model runs/demo/grpo/model --data pocket --out runs/demo/dev
     python -m nl2sql_trl.evaluate --model MODEL --data DIR --limit 50 --out OUT
-    python -m nl2sql_trl.evaluate --model MODEL --samples 4 --temperature 1 --out OUT
+    python -m nl2sql_trl.evaluate --model MODEL --samples 8 --temperature 1 --out OUT
 
-Writes predictions.sql (one line a row, in the split's order; Spider's format), trajectories.jsonl
-and report.json: execution accuracy on the base databases with a 95% interval clustered by
-database, and the behavioural profile of the reference's card.
+Greedy by default. With `--samples` a second pass is sampled, for the mean of the samples, pass@k
+and self-consistency beside greedy. Writes predictions.sql (one line a row, in the split's order;
+Spider's format), trajectories.jsonl, samples.jsonl, report.json, report.md and report.html.
 
-Execution accuracy here is the training reward's comparison, not the official test suite.
+Test-suite accuracy runs on the files of `--suite`, else on the data folder's
+`test_suite_database`, or on the suite built for pocket; without any of these on the base database
+alone, and the report says so. `results.py` has what a report holds.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nl2sql_trl import runs, stats
+from nl2sql_trl import results, runs, stats
 from nl2sql_trl.policy import Policy
+from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Trajectory, Verdict
+from nl2sql_trl.report import write_report
+from nl2sql_trl.results import Row
 from nl2sql_trl.rollout import RolloutConfig, rollout
+from nl2sql_trl.spider.scoring import Mode
 from nl2sql_trl.task import Task, make_task
 
 
@@ -39,17 +44,12 @@ class Evaluation:
 
     @property
     def correct(self) -> list[float]:
-        """Per example: the share of its samples that are right (0 or 1 for a single one)."""
+        """Per example: the share of its samples that are right by the training's comparison."""
         right = [float(v.correct) for v in self.verdicts]
         return [
             sum(right[i : i + self.samples]) / self.samples
             for i in range(0, len(right), self.samples)
         ]
-
-    @property
-    def databases(self) -> list[str]:
-        """The db_id of each example: the clusters of the error bars."""
-        return [e.db_id for e in self.task.examples.values()]
 
 
 def evaluate(task: Task, policy: Policy, samples: int = 1, progress: bool = True) -> Evaluation:
@@ -66,108 +66,106 @@ def evaluate(task: Task, policy: Policy, samples: int = 1, progress: bool = True
     return Evaluation(task, samples, tuple(done), tuple(task.verdict(t) for t in done))
 
 
-def report(evaluation: Evaluation) -> dict[str, Any]:
-    """Accuracy with its interval, by database, and the behavioural profile."""
-    done, verdicts = evaluation.trajectories, evaluation.verdicts
-    correct, databases = evaluation.correct, evaluation.databases
-    accuracy = stats.mean(correct, databases)
-    by_database = {
-        name: sum(c for c, d in zip(correct, databases, strict=True) if d == name)
-        / databases.count(name)
-        for name in sorted(set(databases))
-    }
-    calls = [c for t in done for c in t.calls]
-    return {
-        "rows": len(correct),
-        "samples": evaluation.samples,
-        "set_aside": len(evaluation.task.dropped),
-        "execution_accuracy": asdict(accuracy),
-        "by_database": by_database,
-        "reasons": dict(Counter(v.reason for v in verdicts).most_common()),
-        "profile": {
-            "executable": _share(v.executable for v in verdicts),
-            "ran_its_answer": _share(t.ran_its_answer for t in done),
-            "calls_per_row": len(calls) / len(done),
-            "malformed_calls_per_row": sum(bool(c.problem) for c in calls) / len(done),
-            "answered": _share(t.answer is not None for t in done),
-            "out_of_budget": _share(t.stop == "budget" for t in done),
-            "turn_limit": _share(t.stop == "turn_limit" for t in done),
-            "empty_match": _share(v.correct and v.empty_match for v in verdicts),
-            "sampled_tokens": sum(sum(t.env_mask) for t in done) / len(done),
-        },
-    }
-
-
-def _share(flags: Any) -> float:
-    values = [bool(f) for f in flags]
-    return sum(values) / len(values)
-
-
-def write(evaluation: Evaluation, out: Path, extra: dict[str, Any]) -> dict[str, Any]:
-    """Write predictions.sql, trajectories.jsonl and report.json to `out`; returns the report."""
-    found = extra | report(evaluation)
-    firsts = evaluation.trajectories[:: evaluation.samples]
-    lines = [" ".join((t.answer or "").split()) + "\n" for t in firsts]
-    # A tab would end the query in Spider's format, and an empty line the session.
-    runs.write_text(
-        out / "predictions.sql", "".join(line if line.strip() else "SELECT\n" for line in lines)
+def measure(
+    done: Evaluation,
+    sampled: Evaluation | None = None,
+    *,
+    suite: Path | None = None,
+    mode: Mode = "official",
+    progress: bool = False,
+) -> tuple[dict[str, Any], list[Row], list[Row]]:
+    """The report on a pass, its rows, and the rows of the sampled pass that goes with it."""
+    setup = results.setup_for(done.task, suite)
+    rows = results.judged_rows(
+        done.task, done.trajectories, done.verdicts, setup, mode, progress=progress
     )
-    examples = evaluation.task.examples
-    rows = []
-    for t, v in zip(evaluation.trajectories, evaluation.verdicts, strict=True):
-        example = examples[t.prompt.key]
-        rows.append({"db_id": example.db_id, "gold": example.gold, **runs.describe(t, v)})
-    path = out / "trajectories.jsonl"
-    path.unlink(missing_ok=True)
-    runs.append_jsonl(path, rows)
+    found = {
+        **results.report(rows, done.samples),
+        "set_aside": len(done.task.dropped),
+        "mode": mode,
+        "suite": {"files": results.suite_files(done.task, setup)},
+    }
+    if sampled is None:
+        return found, rows, []
+    more = results.judged_rows(
+        sampled.task, sampled.trajectories, sampled.verdicts, setup, mode, progress=progress
+    )
+    found["more"] = results.sampled_report(sampled.task, more, sampled.samples)
+    return found, rows, more
+
+
+def write(found: dict[str, Any], rows: list[Row], sampled: list[Row], out: Path) -> None:
+    """Write predictions, trajectories and the report to `out`; report.json comes last."""
+    (out / "report.json").unlink(missing_ok=True)
+    firsts = rows[:: found["samples"]]
+    # Spider's format: a tab would end the query and an empty line the session.
+    lines = [" ".join((row["answer"] or "").split()) or "SELECT" for row in firsts]
+    runs.write_text(out / "predictions.sql", "".join(line + "\n" for line in lines))
+    for name, kept in (("trajectories.jsonl", rows), ("samples.jsonl", sampled)):
+        path = out / name
+        path.unlink(missing_ok=True)
+        if kept:
+            runs.append_jsonl(path, kept)
     runs.write_json(out / "report.json", found)
-    return found
+    write_report([out], out)
 
 
 def printed(found: dict[str, Any], name: str) -> str:
     """A report in a few lines."""
-    accuracy = stats.Estimate(**found["execution_accuracy"])
-    profile = found["profile"]
+    accuracies = {m: stats.Estimate(**e["all"]) for m, e in found["metrics"].items()}
+    profile, files = found["profile"], found["suite"]["files"]
     how = "greedy" if found["samples"] == 1 else f"mean of {found['samples']} samples"
+    clusters = accuracies["execution_accuracy"].clusters
     lines = [
-        f"{name}: {found['rows']} rows of {accuracy.clusters} database(s), {how}",
-        f"  execution accuracy          {accuracy}  (95%, clustered by database)",
+        f"{name}: {found['rows']} rows of {clusters} database(s), {how}; 95% by database",
+        f"  test-suite accuracy         {accuracies['testsuite_exec']}  ({files} database files)",
+        f"  exact match                 {accuracies['exact_match']}"
+        f"  ({1 - accuracies['pred_parses'].mean:.1%} not parsed by Spider)",
+        f"  legacy execution            {accuracies['legacy_exec']}",
+        f"  same rows (training reward) {accuracies['execution_accuracy']}",
+    ]
+    if "more" in found:
+        more = found["more"]
+        mean = stats.Estimate(**more["mean"]["testsuite_exec"])
+        consistent = stats.Estimate(**more["self_consistency"])
+        at_k = ", ".join(f"pass@{k} {share:.3f}" for k, share in more["pass_at_k"].items())
+        lines += [
+            f"  mean of {more['samples']} samples           {mean}",
+            f"  self-consistency            {consistent}",
+            f"  {at_k}",
+        ]
+    lines += [
         f"  valid executable SQL        {profile['executable']:.1%}",
         f"  answers a query that it ran {profile['ran_its_answer']:.1%}",
         f"  run_sql calls per row       {profile['calls_per_row']:.2f}",
-        "  verdicts                    "
-        + ", ".join(f"{reason} {count}" for reason, count in found["reasons"].items()),
     ]
+    for failure in found["failures"]:
+        parts = ", ".join(f"{part} {n}" for part, n in list(failure["parts"].items())[:4])
+        lines.append(f"  {failure['count']:4} {failure['cause']}: {parts}")
     return "\n".join(lines)
 
 
-def model_task_policy(
+def load(
     model_name: str,
     data: str,
     split: str,
     *,
     limit: int | None,
     rows: int | None,
-    temperature: float,
     seed: int,
     rollout_config: RolloutConfig,
-    bf16: bool,
-) -> tuple[Task, Policy]:
-    """Load a model and a split, ready for `evaluate`."""
+) -> tuple[Task, Any, Codec]:
+    """A split, a model on the device at hand, and the model's codec."""
     import torch
 
-    from nl2sql_trl.generate import model_policy
     from nl2sql_trl.models import load_model, load_tokenizer
-    from nl2sql_trl.prompts import Codec
-    from nl2sql_trl.sampling import Sampling
 
     codec = Codec(load_tokenizer(model_name))
     task = make_task(data, split, codec, rollout=rollout_config, rows=rows, seed=seed)
     if limit is not None:
         task = first_rows(task, limit)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load_model(model_name).to(device)
-    return task, model_policy(model, codec, Sampling(temperature), seed=seed, autocast=bf16)
+    return task, load_model(model_name).to(device), codec
 
 
 def first_rows(task: Task, limit: int) -> Task:
@@ -188,8 +186,13 @@ def _checked(options: argparse.Namespace) -> RolloutConfig:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} must be at least 1, not {value}")
-    if options.samples > 1 and options.temperature == 0:
-        raise ConfigError("--samples above 1 needs a --temperature above 0")
+    if (options.samples > 1) != (options.temperature > 0):
+        raise ConfigError(
+            "--samples above 1 and a --temperature above 0 go together: they ask for a sampled "
+            "pass beside the greedy one"
+        )
+    if options.suite is not None and not options.suite.is_dir():
+        raise ConfigError(f"--suite {options.suite}: no such folder")
     try:
         Sampling(options.temperature)
         return RolloutConfig(
@@ -201,7 +204,9 @@ def _checked(options: argparse.Namespace) -> RolloutConfig:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
+    from nl2sql_trl.generate import model_policy
     from nl2sql_trl.launch import guarded
+    from nl2sql_trl.sampling import Sampling
 
     parser = argparse.ArgumentParser(
         prog="python -m nl2sql_trl.evaluate",
@@ -214,8 +219,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path, help="folder for the results")
     parser.add_argument("--limit", type=int, help="only the first N rows")
     parser.add_argument("--rows", type=int, help="only N rows, drawn by the seed")
-    parser.add_argument("--samples", type=int, default=1, help="rollouts a row")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--samples", type=int, default=1, help="also sample N rollouts a row")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of the sampled pass")
+    parser.add_argument("--suite", type=Path, help="folder of <db_id>/<db_id>*.sqlite to score on")
+    parser.add_argument("--mode", default="official", choices=["official", "fixed"],
+                        help="metrics with the official scripts' quirks, or without")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=int, default=2048, help="tokens over all turns")
     parser.add_argument("--max_turns", type=int, default=5)
@@ -225,22 +233,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     with guarded():
         config = _checked(options)
-        task, policy = model_task_policy(
+        task, model, codec = load(
             options.model,
             options.data,
             options.split,
             limit=options.limit,
             rows=options.rows,
-            temperature=options.temperature,
             seed=options.seed,
             rollout_config=config,
-            bf16=options.bf16,
         )
-        done = evaluate(task, policy, options.samples)
-        settings = {k: v for k, v in vars(options).items() if k != "out"}
-        found = write(done, options.out, {"settings": settings})
+
+        def run(temperature: float, samples: int) -> Evaluation:
+            policy = model_policy(
+                model, codec, Sampling(temperature), seed=options.seed, autocast=options.bf16
+            )
+            return evaluate(task, policy, samples)
+
+        greedy = run(0.0, 1)
+        sampled = run(options.temperature, options.samples) if options.samples > 1 else None
+        found, rows, more = measure(
+            greedy, sampled, suite=options.suite, mode=options.mode, progress=True
+        )
+        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        write({"name": options.model, "settings": settings, **found}, rows, more, options.out)
         print(printed(found, options.model))
-        print(f"written to {options.out}")
+        print(f"written to {options.out}: open {options.out / 'report.html'}")
     return 0
 
 

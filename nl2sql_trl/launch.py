@@ -20,6 +20,7 @@ from nl2sql_trl.gold import GoldError, data_manifest
 from nl2sql_trl.models import ModelError
 from nl2sql_trl.prompts import TemplateError
 from nl2sql_trl.rollout import RolloutError
+from nl2sql_trl.spider.cases import InputError
 from nl2sql_trl.task import Task
 
 
@@ -31,7 +32,7 @@ class ConfigError(Exception):
 def guarded() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 2."""
     known = (DataError, DatabaseError, ModelError, TemplateError, ConfigError, GoldError,
-             RolloutError)  # fmt: skip
+             RolloutError, InputError)  # fmt: skip
     try:
         yield
     except known as error:

@@ -5,7 +5,7 @@
     metrics.jsonl        one object a logged step
     trajectories.jsonl   sampled trajectories with their verdicts
     checkpoint-N/        to resume from; model/ is the final one
-    evaluation/NAME/     predictions.sql, trajectories.jsonl, report.json
+    evaluation/NAME/     predictions.sql, trajectories.jsonl, report.json, report.md, report.html
     reward_curve.png
 
 Files are written whole (temporary file, fsync, rename) or by appending whole lines; a reader
@@ -145,5 +145,6 @@ def describe(trajectory: Trajectory, verdict: Verdict) -> dict[str, Any]:
         "correct": verdict.correct,
         "reason": verdict.reason,
         "detail": verdict.detail,
+        "executable": verdict.executable,
         "empty_match": verdict.empty_match,
     }

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nl2sql_trl.stats import Estimate, mean, paired_difference
+from nl2sql_trl.stats import (
+    Estimate,
+    McNemar,
+    accuracy,
+    across_seeds,
+    mcnemar,
+    mean,
+    paired_difference,
+    pass_at_k,
+    wilson,
+)
 
 
 def rows(count: int) -> list[str]:
@@ -154,3 +164,96 @@ def test_unequal_numbers_of_rows_are_refused() -> None:
 
 def test_an_estimate_prints_its_interval() -> None:
     assert str(Estimate(0.5, 0.25, 0.75, 8, 2)) == "0.500 [0.250, 0.750]"
+
+
+@pytest.mark.parametrize(
+    ("right", "rows", "low", "high"),
+    [
+        # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I.
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_gives_the_published_intervals(
+    right: int, rows: int, low: float, high: float
+) -> None:
+    assert wilson(right, rows) == pytest.approx((low, high), abs=5e-5)
+    mirrored = wilson(rows - right, rows)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=5e-5)
+
+
+@pytest.mark.parametrize(("right", "rows"), [(1, 0), (0, 0), (-1, 3), (4, 3)])
+def test_wilson_refuses_counts_that_cannot_be(right: int, rows: int) -> None:
+    with pytest.raises(ValueError, match=f"{right} right of {rows}"):
+        wilson(right, rows)
+
+
+def test_accuracy_has_wilson_beside_it_unless_values_are_shares() -> None:
+    whole = accuracy([1.0, 0.0, 1.0], rows(3))
+    assert (whole.wilson_low, whole.wilson_high) == wilson(2, 3)
+    share = accuracy([0.5, 0.25, 1.0], rows(3))
+    assert (share.wilson_low, share.wilson_high) == (None, None)
+
+
+def test_mcnemar_counts_gains_and_losses_and_is_exact() -> None:
+    before = [True] * 9 + [False] * 1 + [True] * 5 + [False] * 7
+    after = [False] * 9 + [True] * 1 + [True] * 5 + [False] * 7
+    # Two-sided binomial: 2 * (C(10, 0) + C(10, 1)) / 2**10.
+    assert mcnemar(before, after) == McNemar(gained=1, lost=9, p=22 / 1024)
+    assert mcnemar(after, before) == McNemar(gained=9, lost=1, p=22 / 1024)
+
+
+def test_mcnemar_of_equal_runs_has_p_one() -> None:
+    assert mcnemar([True, False], [True, False]) == McNemar(0, 0, 1.0)
+    assert mcnemar([True, False], [False, True]).p == 1.0
+
+
+def test_mcnemar_refuses_other_rows() -> None:
+    with pytest.raises(ValueError, match="not the same rows"):
+        mcnemar([True], [True, False])
+
+
+@pytest.mark.parametrize(("samples", "right"), [(1, 0), (1, 1), (4, 0), (4, 1), (5, 3), (6, 6)])
+def test_pass_at_k_is_the_share_of_draws_with_a_right_one(samples: int, right: int) -> None:
+    marks = [True] * right + [False] * (samples - right)
+    for k in range(1, samples + 1):
+        draws = [any(draw) for draw in combinations(marks, k)]
+        assert pass_at_k(samples, right, k) == pytest.approx(sum(draws) / len(draws))
+
+
+@pytest.mark.parametrize(("samples", "right", "k"), [(4, 1, 0), (4, 1, 5), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_refuses_what_cannot_be_drawn(samples: int, right: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} of {samples}"):
+        pass_at_k(samples, right, k)
+
+
+def test_seeds_have_a_mean_over_rows_and_a_spread_over_runs() -> None:
+    runs = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+    found = across_seeds(runs, rows(4))
+    assert found.mean.mean == pytest.approx(0.5)
+    assert (found.lowest, found.highest, found.seeds) == (0.25, 0.75, 3)
+    assert found.sd == pytest.approx(0.25)
+    assert found.mean.low == pytest.approx(mean([1.0, 2 / 3, 1 / 3, 0.0], rows(4)).low)
+
+
+def test_a_single_seed_has_no_spread() -> None:
+    assert across_seeds([[1.0, 0.0]], rows(2)).sd == 0
+
+
+def test_seeds_of_other_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="not the same rows"):
+        across_seeds([[1.0], [1.0, 0.0]], rows(1))
+
+
+def test_zeros_and_ones_are_resampled_like_any_other_values() -> None:
+    """The quick way for right and wrong rows agrees with drawing rows one by one."""
+    values = [float(d < 3) if n % 4 else float(d >= 2) for d in range(6) for n in range(15)]
+    clusters = [str(d) for d in range(6) for _ in range(15)]
+    quick = mean(values, clusters)
+    # The same numbers moved and stretched are no longer zeros and ones.
+    slow = mean([2 * v + 1 for v in values], clusters)
+    assert (slow.mean - 1) / 2 == pytest.approx(quick.mean)
+    assert (slow.low - 1) / 2 == pytest.approx(quick.low, abs=0.02)
+    assert (slow.high - 1) / 2 == pytest.approx(quick.high, abs=0.02)

@@ -178,6 +178,7 @@ Reason = Literal[
     "wrong_rows",
     "wrong_order",
     "wrong_columns",
+    "wrong_on_suite",
     "empty",
     "gold_unusable",
 ]

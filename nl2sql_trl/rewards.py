@@ -19,6 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -94,6 +95,35 @@ def judge(
     if result.outcome == "error":
         return Verdict(False, "not_executable", result.error)
     return compare(result, gold_result, ordered(gold), comparison)
+
+
+def judge_on_suite(
+    verdict: Verdict,
+    answer: str,
+    gold: str,
+    files: Sequence[Path],
+    comparison: Comparison,
+) -> Verdict:
+    """A right verdict made stricter: the answer must give the gold's rows on every file.
+
+    `files` are further databases of the same schema (see `suite.py`). A file on which the gold
+    itself does not run to its end decides nothing.
+    """
+    for file in files:
+        gold_result = _gold_on(file, gold)
+        found = judge(answer, gold, gold_result, file, comparison)
+        if not found.correct and found.reason != "gold_unusable":
+            detail = f"{file.name}: {found.reason}, {found.detail}"
+            return replace(
+                verdict, correct=False, reason="wrong_on_suite", detail=detail, empty_match=False
+            )
+    return verdict
+
+
+@lru_cache(maxsize=10_000)
+def _gold_on(file: Path, gold: str) -> QueryResult:
+    """A gold's rows on a file of a test suite: these are small, so many may be kept."""
+    return execute(file, gold, ANSWER_LIMITS)
 
 
 def compare(

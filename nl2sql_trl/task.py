@@ -7,6 +7,7 @@ No torch and no trainer here.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +16,16 @@ from nl2sql_trl.data import DataError, load, row_key
 from nl2sql_trl.database import ddl
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Example, Prompt, Trajectory, Verdict
-from nl2sql_trl.rewards import Comparison, judge
+from nl2sql_trl.rewards import Comparison, judge, judge_on_suite
 from nl2sql_trl.rollout import RolloutConfig, make_prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Usable examples of one split with their prompts, by row key (`train:17`)."""
+    """Usable examples of one split with their prompts, by row key (`train:17`).
+
+    `suite` has further database files by db_id: with them a right answer must be right on each.
+    """
 
     data: str
     split: str
@@ -31,12 +35,17 @@ class Task:
     golds: gold.GoldResults
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     comparison: Comparison = field(default_factory=Comparison)
+    suite: dict[str, tuple[Path, ...]] = field(default_factory=dict)
 
     def verdict(self, trajectory: Trajectory) -> Verdict:
         """The verdict on a trajectory's answer, against its own row's gold."""
         example = self.examples[trajectory.prompt.key]
         result = self.golds[example.db_path, example.gold]
-        return judge(trajectory.answer, example.gold, result, example.db_path, self.comparison)
+        verdict = judge(trajectory.answer, example.gold, result, example.db_path, self.comparison)
+        files = self.suite.get(example.db_id)
+        if not verdict.correct or trajectory.answer is None or not files:
+            return verdict
+        return judge_on_suite(verdict, trajectory.answer, example.gold, files, self.comparison)
 
 
 def make_task(
@@ -49,12 +58,14 @@ def make_task(
     rows: int | None = None,
     seed: int = 0,
     max_prompt_tokens: int | None = None,
+    suite: Path | None = None,
     cache: Path | None = None,
 ) -> Task:
     """Read a split, pass its golds through the gate and render its prompts.
 
     rows: keep that many usable rows, drawn by `seed` (None: all, in file order).
-    max_prompt_tokens: leave longer prompts out. Raises DataError for unusable data.
+    max_prompt_tokens: leave longer prompts out. suite: a folder of `<db_id>/<db_id>*.sqlite`
+    that answers are judged on as well. Raises DataError for unusable data.
     """
     if rows is not None and rows < 1:
         raise DataError(f"rows must be at least 1, not {rows}")
@@ -92,4 +103,19 @@ def make_task(
         gate.results,
         rollout or RolloutConfig(),
         comparison or Comparison(),
+        {} if suite is None else suite_files(suite, {e.db_id for e in chosen.values()}),
     )
+
+
+def suite_files(suite: Path, db_ids: Iterable[str]) -> dict[str, tuple[Path, ...]]:
+    """The files of a test suite by db_id, without the base. Raises DataError if one has none."""
+    found = {
+        name: tuple(sorted(p for p in (suite / name).glob("*.sqlite") if p.stem != name))
+        for name in sorted(set(db_ids))
+    }
+    if missing := [name for name, files in found.items() if not files]:
+        raise DataError(
+            f"the test suite {suite} has no files for {', '.join(missing[:5])}: "
+            "build it with python -m nl2sql_trl.suite"
+        )
+    return found

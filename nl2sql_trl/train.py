@@ -44,6 +44,10 @@ class TrainArguments:
     empty_results: str = field(
         default="equal", metadata={"help": "equal: empty matches an empty gold; wrong: never"}
     )
+    suite: str | None = field(
+        default=None,
+        metadata={"help": "reward only what is right on every file of this test suite, too"},
+    )
     max_prompt_tokens: int | None = field(
         default=None, metadata={"help": "leave rows with longer prompts out"}
     )
@@ -103,6 +107,7 @@ def main() -> int:
             rows=arguments.rows,
             seed=config.seed,
             max_prompt_tokens=arguments.max_prompt_tokens,
+            suite=None if arguments.suite is None else Path(arguments.suite),
             cache=run_dir / "gold_cache.jsonl",
         )
         sampling = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nl2sql_trl.analysis import CAUSES
-from nl2sql_trl.display import BLUE, GREEN, GREY, ORANGE, PINK
+from nl2sql_trl.display import BLUE, GREEN, GREY, ORANGE, PINK, picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,11 +34,9 @@ def accuracy_chart(reports: Mapping[str, dict[str, Any]], title: str = "") -> Fi
     reports: run name to report, in the order to be drawn. Shares are of rows, or of rollouts
     where a report has several samples a row. Raises ValueError for none.
     """
-    from matplotlib.figure import Figure
-
     if not reports:
         raise ValueError("no report to draw")
-    figure = Figure(figsize=(10, 4.2), layout="constrained", facecolor="white")
+    figure = picture((10, 4.2))
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     if title:
         figure.suptitle(title)

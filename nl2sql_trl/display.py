@@ -87,6 +87,17 @@ def live_curve(every: int = 1, title: str = "") -> TrainerCallback:
     return LiveCurve()
 
 
+def picture(size: tuple[float, float]) -> Figure:
+    """An empty figure of this size in inches, which a notebook shows without pyplot's help."""
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:
+            return _png(self)
+
+    return Picture(figsize=size, layout="constrained", facecolor="white")
+
+
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=90)
@@ -95,9 +106,7 @@ def _png(figure: Figure) -> bytes:
 
 def draw(rows: Rows, title: str) -> Figure:
     """Four panels over the training step: reward, groups, behaviour, length."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6), layout="constrained", facecolor="white")
+    figure = picture((10, 6))
     (reward, groups), (behaviour, tokens) = figure.subplots(2, 2, sharex=True)
     figure.suptitle(title)
     _reward_panel(reward, rows)

@@ -75,7 +75,7 @@ def measure(
     progress: bool = False,
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """The report on a pass, its rows, and the rows of the sampled pass that goes with it."""
-    setup = results.setup_for(done.task, suite)
+    setup = results.setup_for(done.task, suite, progress)
     rows = results.judged_rows(
         done.task, done.trajectories, done.verdicts, setup, mode, progress=progress
     )

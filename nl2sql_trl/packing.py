@@ -117,7 +117,7 @@ class _Attention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float
     ) -> Tensor:
         out, totals = torch.empty_like(q), []
@@ -134,7 +134,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, *totals = ctx.saved_tensors
         d_q = torch.empty_like(q)
         # Many rows add to one beginning: the sums are kept in fp32.

@@ -28,7 +28,7 @@ Row = dict[str, Any]
 MEASURES = ("execution_accuracy", *METRICS)
 
 
-def setup_for(task: Task, suite: Path | None = None) -> Setup:
+def setup_for(task: Task, suite: Path | None = None, progress: bool = False) -> Setup:
     """The databases to score a task on: its suite where there is one, then its own.
 
     suite: a folder of `<db_id>/<db_id>*.sqlite`. By default that is `test_suite_database` in the
@@ -36,15 +36,17 @@ def setup_for(task: Task, suite: Path | None = None) -> Setup:
     """
     bases = {example.db_path.parents[1] for example in task.examples.values()}
     folder = next(iter(bases)).parent
+    suites = [] if suite is None else [suite]
     if suite is None and task.data == POCKET:
         from nl2sql_trl.suite import pocket_suite
 
-        suite = pocket_suite(task.split)
-    if suite is None and (folder / "test_suite_database").is_dir():
-        suite = folder / "test_suite_database"
+        names = sorted({example.db_id for example in task.examples.values()})
+        suites = [pocket_suite(name, progress) for name in names]
+    elif suite is None and (folder / "test_suite_database").is_dir():
+        suites = [folder / "test_suite_database"]
     tables = folder / "tables.json"
     schemas = read_schemas(tables if tables.is_file() else None)
-    return Setup([*([suite] if suite else []), *sorted(bases)], schemas)
+    return Setup([*suites, *sorted(bases)], schemas)
 
 
 def suite_files(task: Task, setup: Setup) -> int:

@@ -182,9 +182,7 @@ def _score(
     return log_probs, entropies, top1
 
 
-def _hidden(
-    model: Any, groups: Sequence[_Group], ids: Tensor
-) -> tuple[Tensor, list[list[int]]]:
+def _hidden(model: Any, groups: Sequence[_Group], ids: Tensor) -> tuple[Tensor, list[list[int]]]:
     """Last hidden states of the packed batch, (tokens, size), and where each row's own start."""
     packed, starts = pack(
         [

@@ -1,0 +1,68 @@
+"""The command: a test suite for the databases of a gold file.
+
+    python -m nl2sql_trl.suite --db DIR --gold FILE --out OUT
+
+DIR holds ``<db_id>/<db_id>.sqlite``, FILE one ``SQL<TAB>db_id`` a line (Spider's gold format).
+OUT gets the official layout, a copy of each base and random databases beside it, so that
+``python -m nl2sql_trl.score --db OUT`` scores on them, and ``suite.json`` with the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nl2sql_trl.data import DataError
+from nl2sql_trl.launch import guarded
+from nl2sql_trl.spider.cases import InputError, read_spider_files
+from nl2sql_trl.suite.build import SIZE, build_suite
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m nl2sql_trl.suite", description="Build a test suite for databases."
+    )
+    add = parser.add_argument
+    add("--db", type=Path, required=True, help="folder with <db_id>/<db_id>.sqlite")
+    add("--gold", type=Path, required=True, help="file with one SQL<TAB>db_id a line")
+    add("--out", type=Path, required=True, help="folder to make")
+    add("--seed", type=int, default=0, help="another seed gives another suite (default 0)")
+    add("--size", type=int, default=SIZE, help=f"files beside a base at most (default {SIZE})")
+    args = parser.parse_args(argv)
+    with guarded():
+        golds = _read_golds(args.gold)
+        paths = {db_id: args.db / db_id / f"{db_id}.sqlite" for db_id in golds}
+        manifest = build_suite(paths, golds, args.out, args.seed, args.size)
+    print(_table(manifest))
+
+
+def _read_golds(path: Path) -> dict[str, list[str]]:
+    try:
+        cases = read_spider_files(path, path)  # the golds stand in for predictions
+    except InputError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
+    if not cases:
+        raise DataError(f"{path} holds no golds: give one SQL<TAB>db_id a line")
+    golds: dict[str, list[str]] = {}
+    for case in cases:
+        golds.setdefault(case.db_id, []).append(case.gold)
+    return golds
+
+
+def _table(manifest: Mapping[str, Any]) -> str:
+    """The counts, one line a database."""
+    heads = ("golds", "neighbours", "told_apart", "only_by_the_base", "never", "files")
+    lines = ["".ljust(32) + "".join(head.rjust(18) for head in heads)]
+    for db_id, row in manifest["databases"].items():
+        cells = [len(row["files"]) if head == "files" else row[head] for head in heads]
+        lines.append(db_id.ljust(32) + "".join(f"{cell:18}" for cell in cells))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ from nl2sql_trl.report import load, write_report
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("base", "warm start", "GRPO")
-BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 132
+BUDGET, MAX_TURNS, SAMPLES, ROWS = 192, 3, 4, 66
 
 
 def main(argv: Sequence[str] | None = None) -> int:

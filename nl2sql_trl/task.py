@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nl2sql_trl import gold
-from nl2sql_trl.data import DataError, load, row_key
+from nl2sql_trl.data import POCKET, DataError, load, row_key
 from nl2sql_trl.database import ddl
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Example, Prompt, Trajectory, Verdict
@@ -58,14 +58,14 @@ def make_task(
     rows: int | None = None,
     seed: int = 0,
     max_prompt_tokens: int | None = None,
-    suite: Path | None = None,
+    suite: str | Path | None = None,
     cache: Path | None = None,
 ) -> Task:
     """Read a split, pass its golds through the gate and render its prompts.
 
     rows: keep that many usable rows, drawn by `seed` (None: all, in file order).
     max_prompt_tokens: leave longer prompts out. suite: a folder of `<db_id>/<db_id>*.sqlite`
-    that answers are judged on as well. Raises DataError for unusable data.
+    (or "pocket") that answers are judged on as well. Raises DataError for unusable data.
     """
     if rows is not None and rows < 1:
         raise DataError(f"rows must be at least 1, not {rows}")
@@ -107,10 +107,21 @@ def make_task(
     )
 
 
-def suite_files(suite: Path, db_ids: Iterable[str]) -> dict[str, tuple[Path, ...]]:
-    """The files of a test suite by db_id, without the base. Raises DataError if one has none."""
+def suite_files(suite: str | Path, db_ids: Iterable[str]) -> dict[str, tuple[Path, ...]]:
+    """The files of a test suite by db_id, without the base. Raises DataError if one has none.
+
+    suite: a folder, or "pocket" for the suites that are built for pocket's databases.
+    """
+
+    def folder(name: str) -> Path:
+        if suite != POCKET:
+            return Path(suite) / name
+        from nl2sql_trl.suite import pocket_suite
+
+        return pocket_suite(name, progress=True) / name
+
     found = {
-        name: tuple(sorted(p for p in (suite / name).glob("*.sqlite") if p.stem != name))
+        name: tuple(sorted(p for p in folder(name).glob("*.sqlite") if p.stem != name))
         for name in sorted(set(db_ids))
     }
     if missing := [name for name, files in found.items() if not files]:

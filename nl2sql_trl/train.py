@@ -46,7 +46,10 @@ class TrainArguments:
     )
     suite: str | None = field(
         default=None,
-        metadata={"help": "reward only what is right on every file of this test suite, too"},
+        metadata={
+            "help": "reward only what is right on every file of this test suite, too: "
+            "a folder, or pocket"
+        },
     )
     max_prompt_tokens: int | None = field(
         default=None, metadata={"help": "leave rows with longer prompts out"}
@@ -107,7 +110,7 @@ def main() -> int:
             rows=arguments.rows,
             seed=config.seed,
             max_prompt_tokens=arguments.max_prompt_tokens,
-            suite=None if arguments.suite is None else Path(arguments.suite),
+            suite=arguments.suite,
             cache=run_dir / "gold_cache.jsonl",
         )
         sampling = {

@@ -80,3 +80,10 @@ def test_a_suite_that_lacks_a_database_is_refused_with_the_remedy(
     shutil.rmtree(suite / "shops")
     with pytest.raises(DataError, match=r"no files for shops: build it with python -m"):
         make_task(str(spider_folder), "train", CODEC, suite=suite)
+
+
+@pytest.mark.slow
+def test_pockets_own_suite_goes_by_its_name() -> None:
+    files = suite_files("pocket", ["pet_clinic"])["pet_clinic"]
+    assert len(files) > 4
+    assert all(file.stem.startswith("pet_clinic_suite_") for file in files)

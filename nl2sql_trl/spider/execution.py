@@ -37,6 +37,14 @@ _GROWS = re.compile(
     r"|group_concat|string_agg|json\w*)\s*\(",
     re.IGNORECASE,
 )
+# SELECTs of plain words, in which only these stand before a parenthesis, raise no error at run
+# time: sum() may overflow, a recursive query may not end.
+_TAME = re.compile(r"\s*SELECT\b[^;{}\x00]*;?\s*", re.IGNORECASE)
+_BEFORE_PAREN = re.compile(r"([\w\"'`\]]+)\s*\(")
+_TAME_WORDS = frozenset(
+    """count min max avg total in and or not on where from select distinct by having union
+    intersect except exists when then else case between like is join""".split()  # noqa: SIM905
+)
 _READ_ONLY = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*+(?:SELECT|WITH|VALUES)\b", re.IGNORECASE | re.DOTALL
 )
@@ -85,26 +93,35 @@ class _Statement(NamedTuple):
     """What is known of a statement from its text; looked at once, not once a file.
 
     ``spelling`` is the same for statements that differ in white space and case outside of quotes
-    alone. ``grows`` says that cells may be larger than any in the file.
+    alone. ``grows`` says that cells may be larger than any in the file; ``tame`` that nothing in
+    it can fail, or go on for ever, once it is compiled.
     """
 
     spelling: str
     reads: bool
     grows: bool
+    tame: bool
 
 
 @lru_cache(maxsize=4_096)
 def _read(sql: str) -> _Statement:
     grows = _GROWS.search(sql) is not None
     reads = _READ_ONLY.match(sql) is not None
+    tame = not grows and _TAME.fullmatch(sql) is not None
+    tame &= {word.lower() for word in _BEFORE_PAREN.findall(sql)} <= _TAME_WORDS
     if "--" in sql or "/*" in sql:
-        return _Statement(sql, reads, grows)
+        return _Statement(sql, reads, grows, tame)
     parts, at = [], 0
     for found in _PIECE.finditer(sql):
         parts.append(sql[at : found.start()].lower())
         parts.append(found["kept"] or found["mark"] or " ")
         at = found.end()
-    return _Statement("".join(parts) + sql[at:].lower(), reads, grows)
+    return _Statement("".join(parts) + sql[at:].lower(), reads, grows, tame)
+
+
+def same_statement(one: str, two: str) -> bool:
+    """Whether two statements are the same but for white space and case outside of quotes."""
+    return _read(one).spelling == _read(two).spelling
 
 
 class Runner:
@@ -149,6 +166,26 @@ class Runner:
                 self._rows_kept = len(done.rows)
             self._done[key] = done
         return done
+
+    def cannot_fail(self, sql: str, path: Path, base: Path) -> bool:
+        """Whether a statement is sure to run on a file, without running it there.
+
+        That is so where it ran on ``base``, the schemas are the same to the letter, and it holds
+        nothing that can fail at run time.
+        """
+        return (
+            path != base
+            and _read(sql).tame
+            and self.execute(base, sql).error is None
+            and (schema := self._schema(base)) is not None
+            and self._schema(path) == schema
+        )
+
+    def _schema(self, path: Path) -> tuple[Row, ...] | None:
+        """The statements that made the file's tables; None where there are views."""
+        done = self.execute(path, "SELECT type, name, sql FROM sqlite_master ORDER BY type, name")
+        broken = done.error is not None or any(row[0] == "view" for row in done.rows)
+        return None if broken else done.rows
 
     def forget(self) -> None:
         """Close all connections and drop all results."""

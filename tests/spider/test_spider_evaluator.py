@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +272,22 @@ def test_bad_arguments_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("gold", "change"),
+    [
+        ("SELECT sum(age) FROM singer", "UPDATE singer SET age = 9223372036854775807"),
+        ("SELECT name FROM stadium", "DROP TABLE stadium"),
+    ],
+)
+def test_a_gold_that_fails_on_a_file_of_the_suite_fails_against_itself(
+    gold: str, change: str, databases: Path
+) -> None:
+    with closing(sqlite3.connect(databases / "music" / "music_v1.sqlite")) as connection:
+        connection.execute(change)
+        connection.commit()
+    score = Evaluator([databases]).score("music", gold, gold)
+    assert not score.testsuite_exec
+    assert score.legacy_exec
+    assert "official script aborts: gold: " in (score.reason or "")

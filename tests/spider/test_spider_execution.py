@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,43 @@ def test_digests_tell_cells_that_are_equal_but_of_other_types(base: Path) -> Non
             runner.execute(base, f"SELECT {v}") for v in ("1", "1.0", "'1'", "x'31'", "NULL")
         ]
     assert len({result.digest for result in results}) == 5
+
+
+@pytest.mark.parametrize(
+    ("sql", "sure"),
+    [
+        ("SELECT name FROM singer WHERE age > 20 AND name LIKE '%a' ORDER BY age LIMIT 3;", True),
+        ("SELECT count(*), avg(age) FROM singer GROUP BY country HAVING max(age) > 1", True),
+        ("SELECT name FROM singer WHERE singer_id IN (SELECT singer_id FROM appearance)", True),
+        ("SELECT sum(age) FROM singer", False),  # may overflow
+        ("SELECT abs(age) FROM singer", False),
+        ("SELECT name || country FROM singer", False),
+        ("SELECT json(name) FROM singer", False),
+        ("SELECT name FROM singer LIMIT (SELECT name FROM stadium)", False),
+        ("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x FROM c) SELECT x FROM c LIMIT 1",
+         False),
+        ("SELECT nothing FROM singer", False),
+        ("SELECT name FROM singer; DROP TABLE singer", False),
+        ("DELETE FROM singer", False),
+    ],
+)  # fmt: skip
+def test_what_ran_on_the_base_is_sure_to_run_elsewhere_only_if_nothing_in_it_can_fail(
+    sql: str, sure: bool, base: Path
+) -> None:
+    with Runner() as runner:
+        assert runner.cannot_fail(sql, base.with_name("music_v1.sqlite"), base) is sure
+        assert not runner.cannot_fail(sql, base, base)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ALTER TABLE singer RENAME COLUMN age TO years", "CREATE VIEW v AS SELECT 1",
+     "CREATE TABLE extra (a)"],
+)  # fmt: skip
+def test_another_schema_makes_nothing_sure(change: str, base: Path) -> None:
+    other = base.with_name("music_v1.sqlite")
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute(change)
+        connection.commit()
+    with Runner() as runner:
+        assert not runner.cannot_fail("SELECT name FROM singer", other, base)

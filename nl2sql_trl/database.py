@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from nl2sql_trl.padding import bound_widths
 from nl2sql_trl.records import Outcome, QueryResult, Row
 
 _ALLOWED = {
@@ -116,6 +117,7 @@ def _apply(connection: sqlite3.Connection, limits: Limits, guard: _Guard) -> Non
     connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000)
     connection.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 200)
     connection.setlimit(sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0)
+    bound_widths(connection, limits.value_bytes)
     connection.set_progress_handler(guard, _STEPS_PER_CHECK)
     connection.set_authorizer(_authorise)
 

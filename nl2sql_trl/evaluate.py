@@ -16,6 +16,7 @@ alone, and the report says so. `results.py` has what a report holds.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -186,6 +187,8 @@ def _checked(options: argparse.Namespace) -> RolloutConfig:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} must be at least 1, not {value}")
+    if not math.isfinite(options.temperature):
+        raise ConfigError(f"--temperature must be a number, not {options.temperature}")
     if (options.samples > 1) != (options.temperature > 0):
         raise ConfigError(
             "--samples above 1 and a --temperature above 0 go together: they ask for a sampled "
@@ -193,6 +196,10 @@ def _checked(options: argparse.Namespace) -> RolloutConfig:
         )
     if options.suite is not None and not options.suite.is_dir():
         raise ConfigError(f"--suite {options.suite}: no such folder")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {options.out} cannot be made: {error.strerror}") from error
     try:
         Sampling(options.temperature)
         return RolloutConfig(
@@ -249,6 +256,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             return evaluate(task, policy, samples)
 
+        # What can be wrong with the databases or the folder is found before the long part.
+        results.check(task, results.setup_for(task, options.suite, progress=True), options.suite)
         greedy = run(0.0, 1)
         sampled = run(options.temperature, options.samples) if options.samples > 1 else None
         found, rows, more = measure(

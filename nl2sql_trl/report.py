@@ -61,7 +61,13 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
 def _run(folder: str | Path) -> Run:
     """The run of a folder, or of several with commas between them."""
     names = str(folder).split(",")
-    return load(folder) if len(names) == 1 else together([load(name) for name in names])
+    if len(names) == 1 or Path(folder).is_dir():
+        return load(folder)
+    if not all(names):
+        raise ValueError(f"there is an empty name among the seeds {folder}")
+    if len({Path(name).resolve() for name in names}) < len(names):
+        raise ValueError(f"a folder stands twice among the seeds {folder}")
+    return together([load(name) for name in names])
 
 
 def _told_apart(runs: Sequence[Run]) -> list[Run]:
@@ -129,6 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(write_report(options.runs, out))
     except (OSError, ValueError) as error:
         print("error:", readable(" ".join(str(error).split()), 500), file=sys.stderr)
+        return 2
+    except (LookupError, TypeError, AttributeError) as error:
+        # What `load` checks is whole; deeper down only another version writes other things.
+        print(
+            f"error: a run is not as this version writes it ({error!r}): evaluate again",
+            file=sys.stderr,
+        )
         return 2
     print(f"written to {out / 'report.md'} and {out / 'report.html'}")
     return 0

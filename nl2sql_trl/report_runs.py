@@ -157,6 +157,15 @@ def _check_samples(run: Run, path: Path) -> None:
 def check_same_questions(runs: Sequence[Run]) -> None:
     """Raise ValueError, in one line that says what differs, if runs cannot be paired."""
     for run in runs[1:]:
+        for what, one, two in (
+            ("metrics in mode", runs[0].report.get("mode"), run.report.get("mode")),
+            ("database files", runs[0].report["suite"]["files"], run.report["suite"]["files"]),
+        ):
+            if one != two:
+                raise ValueError(
+                    f"{runs[0].name} was scored with {what} {one} and {run.name} with {two}: "
+                    "evaluate both the same way"
+                )
         first, other = runs[0].questions, run.questions
         if len(first) != len(other):
             raise ValueError(

@@ -23,6 +23,7 @@ from nl2sql_trl.spider.evaluator import CaseScore
 from nl2sql_trl.spider.hardness import LEVELS
 from nl2sql_trl.spider.scoring import METRICS, Mode, Setup, score_all
 from nl2sql_trl.task import Task
+from nl2sql_trl.task import suite_files as task_suite_files
 
 Row = dict[str, Any]
 MEASURES = ("execution_accuracy", *METRICS)
@@ -47,6 +48,18 @@ def setup_for(task: Task, suite: Path | None = None, progress: bool = False) -> 
     tables = folder / "tables.json"
     schemas = read_schemas(tables if tables.is_file() else None)
     return Setup([*suites, *sorted(bases)], schemas)
+
+
+def check(task: Task, setup: Setup, suite: Path | None) -> None:
+    """Raise DataError or InputError for databases that cannot be scored on.
+
+    A `suite` that was asked for must have files for every database.
+    """
+    names = sorted({example.db_id for example in task.examples.values()})
+    if suite is not None:
+        task_suite_files(suite, names)
+    cases = [Case(name, name, "SELECT 1", "SELECT 1", f"database {name}") for name in names]
+    score_all(cases, setup)
 
 
 def suite_files(task: Task, setup: Setup) -> int:

@@ -72,13 +72,25 @@ def _run(args: argparse.Namespace) -> None:
     if args.processes < 1:
         raise InputError(f"--processes must be at least 1, not {args.processes}")
     for folder in args.db:
+        if folder.is_file():
+            raise InputError(f"{folder} is a file: give the folder of <db_id>/<db_id>.sqlite")
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder")
     # Found out now, not after minutes of scoring.
+    taken = [file.resolve() for file in (args.gold, args.pred, args.cases, args.tables) if file]
     for file in (args.json, args.out):
-        if file is not None and not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
+        if file is None:
+            continue
+        if file.resolve() in taken:
+            raise InputError(f"{file} is read or written already: give another file")
+        taken.append(file.resolve())
+        if file.is_dir():
+            raise InputError(f"{file} is a folder: give a file")
+        if not (file.parent.is_dir() and os.access(file.parent, os.W_OK)):
             raise InputError(f"{file}: its folder does not exist or cannot be written to")
     setup = Setup(args.db, read_schemas(args.tables), args.plug_value, args.keep_distinct)
+    if not cases:
+        raise InputError(f"{args.cases or args.gold} holds nothing to score")
     modes: tuple[Mode, ...] = ("official", "fixed") if args.mode == "both" else (args.mode,)
     done = {
         mode: score_all(cases, setup, mode, processes=args.processes, progress=sys.stderr.isatty())
@@ -94,7 +106,7 @@ def _run(args: argparse.Namespace) -> None:
         if len(done) > 1:
             print(f"{mode}:")
         print(table(summarize(scored.scores)))
-        print(gold_line(scored))
+        print(gold_line(scored).encode("utf-8", "backslashreplace").decode())
 
 
 def _write(args: argparse.Namespace, rows: list[dict[str, Any]], done: dict[Mode, Scored]) -> None:

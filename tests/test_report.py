@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_evaluations import report, rollout, rollouts, write_evaluation
@@ -635,3 +636,41 @@ def test_seeds_of_other_questions_are_refused(tmp_path: Path) -> None:
     write_evaluation(tmp_path / "b", rollouts("1000"), name="b")
     with pytest.raises(ValueError, match="evaluate both on the same rows"):
         write_report([f"{tmp_path / 'a'},{tmp_path / 'b'}"], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ("{a},", "an empty name among the seeds"),
+        (",", "an empty name among the seeds"),
+        ("{a},{a}", "stands twice among the seeds"),
+        ("{a},{nowhere}", "there is no"),
+    ],
+)
+def test_a_list_of_seeds_that_cannot_be_is_refused(
+    seeds: str, message: str, tmp_path: Path
+) -> None:
+    write_evaluation(tmp_path / "a", rollouts("10000000"), name="a")
+    names = seeds.format(a=tmp_path / "a", nowhere=tmp_path / "nowhere")
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        write_report([names], tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", [{"suite": {"files": 99}}, {"mode": "fixed"}])
+def test_runs_that_were_scored_otherwise_are_not_compared(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
+    write_evaluation(tmp_path / "a", rollouts("10000000"), name="a")
+    write_evaluation(tmp_path / "b", rollouts("11000000"), name="b", **change)
+    with pytest.raises(ValueError, match="evaluate both the same way"):
+        write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+
+
+def test_a_run_of_another_version_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_evaluation(tmp_path / "a", rollouts("10000000"), name="a", profile={})
+    assert main([str(tmp_path / "a")]) == 2
+    error = capsys.readouterr().err
+    assert "evaluate again" in error
+    assert error.count("\n") == 1

@@ -121,7 +121,7 @@ def test_the_layout_is_the_official_one(base: Path, suite: Path) -> None:
 
 def test_the_manifest_counts_golds_and_neighbours(suite: Path) -> None:
     counts = json.loads((suite / "suite.json").read_text())["databases"]["music"]
-    assert (counts["golds"], counts["golds_left_out"]) == (len(GOLDS), 0)
+    assert (counts["golds"], counts["golds_left_out"]) == (len(GOLDS), [])
     assert counts["told_apart"] + counts["never"] == counts["neighbours"] > 100
     assert counts["told_apart"] > counts["only_by_the_base"]
 
@@ -414,7 +414,7 @@ def test_a_gold_that_does_not_run_is_left_out(gold: str, base: Path, tmp_path: P
     golds = {"music": [gold, "SELECT name FROM singer WHERE age = 30"]}
     manifest = build_suite({"music": base}, golds, tmp_path / "out", size=1)
     counts = manifest["databases"]["music"]
-    assert (counts["golds"], counts["golds_left_out"]) == (1, 1)
+    assert (counts["golds"], len(counts["golds_left_out"])) == (1, 1)
     assert base.read_bytes() == before
     assert not Path("x.sqlite").exists()
 
@@ -630,7 +630,7 @@ def test_pocket_has_a_suite_that_is_built_once(
     assert folder.is_relative_to(tmp_path)
     assert list(manifest["databases"]) == ["fitness_club"]
     assert all(entry["files"] for entry in manifest["databases"].values())
-    assert all(entry["golds_left_out"] == 0 for entry in manifest["databases"].values())
+    assert all(entry["golds_left_out"] == [] for entry in manifest["databases"].values())
     monkeypatch.setattr(build, "build_suite", None)
     assert pocket_suite("fitness_club") == folder
 

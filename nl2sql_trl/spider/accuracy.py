@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl.spider.errors import OfficialAbort
-from nl2sql_trl.spider.execution import TIMEOUT, Execution, Runner, same_statement
+from nl2sql_trl.spider.execution import TIMEOUT, Execution, Runner, is_query, same_statement
 from nl2sql_trl.spider.plug import plugged
 from nl2sql_trl.spider.result import result_eq
 from nl2sql_trl.spider.text import executed_text, order_matters, suite_text
@@ -99,13 +99,15 @@ def _all_equal(
     runner: Runner, paths: Sequence[Path], gold: str, pred: str, ordered: bool, fixed: bool
 ) -> Verdict:
     gold, pred = executed_text(gold), executed_text(pred)
+    if fixed and not is_query(gold):
+        raise OfficialAbort("gold: it is no query")
     same = same_statement(gold, pred)
     for path in paths:
         if same and runner.cannot_fail(gold, path, paths[0]):
             continue
         gold_run = runner.execute(path, gold)
         if gold_run.error:
-            raise OfficialAbort(f"gold: {gold_run.error}")
+            raise OfficialAbort(f"gold: {path.name}: {gold_run.error}")
         pred_run = runner.execute(path, pred)
         if pred_run.error:
             return Verdict(False, pred_run.error)

@@ -75,7 +75,7 @@ def read_cases(path: Path) -> list[Case]:
             if not all(isinstance(text, str) for text in (db_id, gold, pred)):
                 raise InputError(f"{place}: db_id, gold and pred must be strings")
             cases.append(Case(entry["id"], db_id, gold, pred, place))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{place}: no JSON object: {error}") from error
         except KeyError as error:
             raise InputError(f"{place}: no field {error}") from error
@@ -95,7 +95,8 @@ def read_schemas(path: Path | None) -> dict[str, Schema]:
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file, blank ones among them."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        # Some editors begin a file with a byte order mark.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error}") from error
     return lines if lines[-1] else lines[:-1]

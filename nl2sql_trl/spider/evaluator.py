@@ -24,6 +24,9 @@ from nl2sql_trl.spider.text import prediction_text
 from nl2sql_trl.spider.tree import EMPTY_QUERY, Query, Variant
 
 ABORT = "official script aborts"
+TOO_LONG = "statement too long"
+MAX_STATEMENT = 1_000_000
+"""Characters of a prediction beyond which it is wrong without being looked at."""
 _MAX_TREES = 10_000
 
 
@@ -50,7 +53,11 @@ class CaseScore:
 
 
 class UnknownDatabaseError(LookupError):
-    """There is no usable database file for this db_id."""
+    """There is no database file for this db_id."""
+
+
+class DamagedDatabaseError(Exception):
+    """The file of a database cannot be read; the message names it."""
 
 
 @dataclass(eq=False)
@@ -127,8 +134,15 @@ class Evaluator:
         self._trees: dict[tuple[str, Variant], _Tree] = {}
 
     def score(self, db_id: str, gold: str, pred: str) -> CaseScore:
-        """Score one raw prediction; UnknownDatabaseError when its database cannot be read."""
+        """Score one raw prediction.
+
+        Raises UnknownDatabaseError or DamagedDatabaseError for its database.
+        """
         self._select(db_id)
+        if len(pred) > MAX_STATEMENT:
+            hardness = self._tree(gold, "test_suite")
+            level = None if hardness.error else hardness_of(hardness.query)
+            return CaseScore(hardness=level, reason=TOO_LONG, flags=("too_long",))
         suite = self._parse(gold, pred, "test_suite")
         legacy = self._parse(gold, pred, "legacy")
         partial: dict[str, ComponentScore] = {}
@@ -184,12 +198,14 @@ class Evaluator:
         bases = [folder / db_id / f"{db_id}.sqlite" for folder in self.folders]
         base = next((path for path in bases if path.is_file()), None)
         if base is None:
-            raise UnknownDatabaseError(f"no file {' or '.join(map(str, bases))}")
+            raise UnknownDatabaseError(f"no file {' or '.join(map(str, bases))[:400]}")
         known = self.schemas.get(db_id)
         try:
             self._schema = schema_from_sqlite(base, known.foreign_keys if known else None)
         except sqlite3.Error as error:
-            raise UnknownDatabaseError(f"{base}: {error}") from error
+            raise _damaged(base, str(error)) from error
+        if not self._schema.tables:
+            raise _damaged(base, "it holds no table")
         suite = sorted(path for path in base.parent.iterdir() if ".sqlite" in path.name)
         self._paths = [base, *(path for path in suite if path != base)]
         self._db_id = db_id
@@ -243,6 +259,12 @@ class Evaluator:
     def _canonical(self, pair: _Pair) -> tuple[Query, Query]:
         pair.require_gold()
         return pair.gold.canonical(self._schema), pair.pred.canonical(self._schema)
+
+
+def _damaged(path: Path, why: str) -> DamagedDatabaseError:
+    return DamagedDatabaseError(
+        f"{path} cannot be read as a database ({why}): it is damaged, or only partly downloaded"
+    )
 
 
 def _unless_abort(judge: Callable[[], Verdict]) -> Verdict:

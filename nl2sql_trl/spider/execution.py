@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from nl2sql_trl.padding import bound_widths
 from nl2sql_trl.spider.result import Row
 
 TIMEOUT = "timeout"
@@ -117,6 +118,11 @@ def _read(sql: str) -> _Statement:
         parts.append(found["kept"] or found["mark"] or " ")
         at = found.end()
     return _Statement("".join(parts) + sql[at:].lower(), reads, grows, tame)
+
+
+def is_query(sql: str) -> bool:
+    """Whether a statement begins as one that returns rows."""
+    return _read(sql).reads
 
 
 def same_statement(one: str, two: str) -> bool:
@@ -218,6 +224,7 @@ class _Connection:
         self.deadline = 0.0
         raw.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        bound_widths(raw, _MAX_CELL_BYTES)
         raw.set_progress_handler(self._overdue, _STEPS_BETWEEN_CHECKS)
 
     def close(self) -> None:

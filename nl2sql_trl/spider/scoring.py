@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nl2sql_trl.spider.cases import Case, InputError
-from nl2sql_trl.spider.evaluator import CaseScore, Evaluator, UnknownDatabaseError
+from nl2sql_trl.spider.evaluator import (
+    CaseScore,
+    DamagedDatabaseError,
+    Evaluator,
+    UnknownDatabaseError,
+)
 from nl2sql_trl.spider.hardness import LEVELS
 from nl2sql_trl.spider.schema import Schema
 
@@ -174,7 +179,10 @@ def _score(evaluator: Evaluator, cases: dict[int, Case]) -> _Part:
         try:
             scores[index] = evaluator.score(case.db_id, case.gold, case.pred)
         except UnknownDatabaseError as error:
-            raise InputError(f"{case.place}: unknown db_id {case.db_id!r}: {error}") from error
+            place = cases[min(cases)].place
+            raise InputError(f"{place}: unknown db_id {case.db_id[:80]!r}: {error}") from error
+        except DamagedDatabaseError as error:
+            raise InputError(str(error)) from error
         if case.gold not in golds:
             same = case.pred == case.gold
             golds[case.gold] = own = (

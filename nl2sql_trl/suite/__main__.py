@@ -37,6 +37,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         paths = {db_id: args.db / db_id / f"{db_id}.sqlite" for db_id in golds}
         manifest = build_suite(paths, golds, args.out, args.seed, args.size)
     print(_table(manifest))
+    left = [(db_id, gold) for db_id, row in manifest["databases"].items()
+            for gold in row["golds_left_out"]]  # fmt: skip
+    if left:
+        print(f"{len(left)} golds do not run within the limits and are left out:")
+        for db_id, gold in left:
+            print(f"  {db_id}: {gold[:200]}")
 
 
 def _read_golds(path: Path) -> dict[str, list[str]]:

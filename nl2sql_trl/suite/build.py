@@ -187,7 +187,9 @@ def _build_one(
     known.base.raw.close()
     return {
         "golds": len(known.golds),
-        "golds_left_out": len({read(gold, {}).text for gold in golds}) - len(known.golds),
+        "golds_left_out": sorted(
+            {read(gold, {}).text for gold in golds} - {gold.reading.text for gold in known.golds}
+        ),
         "neighbours": len(pairs),
         "told_apart": len(pairs) - len(missed),
         "only_by_the_base": len(only_base),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import marshal
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 
+from nl2sql_trl.padding import bound_widths
 from nl2sql_trl.spider.result import Row
 from nl2sql_trl.suite.shape import Table, quoted
 
+_MAX_CELL_BYTES = 1_000_000
+_MAX_BYTES = 16_000_000
+_BATCH = 128
 _MAX_RESULT = 100_000
 _STEPS_PER_CHECK = 1_000
 
@@ -21,6 +26,8 @@ class Reader:
         self.raw = connection
         self.steps = steps
         self._left = steps
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL_BYTES)
+        bound_widths(connection, _MAX_CELL_BYTES)
         connection.set_progress_handler(self._tick, _STEPS_PER_CHECK)
 
     def rows(self, sql: str) -> list[Row] | None:
@@ -28,10 +35,17 @@ class Reader:
         self._left = self.steps
         try:
             with closing(self.raw.execute(sql)) as cursor:
-                rows = cursor.fetchmany(_MAX_RESULT + 1)
+                rows: list[Row] = []
+                size = 0
+                while size <= _MAX_BYTES and len(rows) <= _MAX_RESULT:
+                    batch = cursor.fetchmany(_BATCH)
+                    rows += batch
+                    size += len(marshal.dumps(batch, 2))
+                    if len(batch) < _BATCH:
+                        return rows if size <= _MAX_BYTES else None
         except (sqlite3.Error, sqlite3.Warning, OverflowError, MemoryError):
             return None
-        return rows if len(rows) <= _MAX_RESULT else None
+        return None
 
     def _tick(self) -> bool:
         self._left -= _STEPS_PER_CHECK

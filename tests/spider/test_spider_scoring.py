@@ -178,3 +178,88 @@ def test_golds_are_read_with_their_databases(tmp_path: Path) -> None:
     file = tmp_path / "gold.sql"
     file.write_text("SELECT 1\ta\nSELECT 2\tb\n\n\n")
     assert read_golds(file) == [("SELECT 1", "a"), ("SELECT 2", "b")]
+
+
+def run_files(folder: Path, gold: str, pred: str, *args: object) -> int:
+    """The exit status of scoring these texts."""
+    (folder / "gold.sql").write_text(gold, encoding="utf-8")
+    (folder / "pred.sql").write_text(pred, encoding="utf-8")
+    files = ["--gold", folder / "gold.sql", "--pred", folder / "pred.sql"]
+    return main([str(a) for a in (*files, "--db", folder / "databases", *args)])
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_query(databases: Path) -> None:
+    folder = databases.parent
+    bom = "\ufeff"
+    out = folder / "out.json"
+    gold = "SELECT age FROM singer"
+    assert run_files(folder, f"{bom}{gold}\tmusic\n", f"{bom}{gold}\n", "--json", out) == 0
+    found = json.loads(out.read_text())
+    assert all(found["rows"][0][metric] for metric in METRICS)
+    assert found["gold_failures"] == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "args", "message"),
+    [
+        ("", [], "holds nothing to score"),
+        (f"{GOLD}\tmusic\n", ["--out", "pred.sql"], "read or written already"),
+        (f"{GOLD}\tmusic\n", ["--out", "x", "--json", "x"], "read or written already"),
+        (f"{GOLD}\tmusic\n", ["--json", "."], "is a folder"),
+        (f"{GOLD}\tempty\n", [], "empty.sqlite cannot be read as a database (it holds no table)"),
+        (f"{GOLD}\tjunk\n", [], "junk.sqlite cannot be read as a database (file is not"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line_that_names_it(
+    gold: str,
+    args: list[str],
+    message: str,
+    databases: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, content in (("empty", b""), ("junk", b"no database" * 99)):
+        (databases / name).mkdir()
+        (databases / name / f"{name}.sqlite").write_bytes(content)
+    monkeypatch.chdir(databases.parent)
+    assert run_files(databases.parent, gold, f"{GOLD}\n" if gold else "", *args) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_damaged_file_of_the_suite_is_named_where_the_golds_fail(databases: Path) -> None:
+    (databases / "music" / "music_v1.sqlite").write_bytes(b"no database" * 99)
+    scored = score_all(cases((GOLD, GOLD)), Setup([databases]))
+    assert not scored.scores[0].testsuite_exec
+    assert "music_v1.sqlite" in (scored.gold_failures[0].reason or "")
+
+
+@pytest.mark.parametrize("pred", [GOLD + ";" * 1_000_000, "SELECT '" + "a" * 1_000_000 + "'"])
+def test_a_statement_beyond_all_reason_is_wrong_at_once(pred: str, databases: Path) -> None:
+    (score,) = score_all(cases((GOLD, pred)), Setup([databases])).scores
+    assert (score.reason, score.testsuite_exec, score.hardness) == (
+        "statement too long", False, "easy",
+    )  # fmt: skip
+
+
+def test_the_fixed_mode_credits_no_gold_that_returns_no_rows(databases: Path) -> None:
+    scored = score_all(
+        cases(("DELETE FROM singer", "DROP TABLE stadium")), Setup([databases]), "fixed"
+    )
+    assert not scored.scores[0].testsuite_exec
+    assert not scored.scores[0].legacy_exec
+    assert len(scored.gold_failures) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"id": 1, "db_id": "music", "gold": ' + "[" * 9**5]
+)
+def test_json_that_is_nested_too_deeply_is_one_line(
+    line: str, databases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cases.jsonl").write_text(line)
+    assert main(["--cases", str(tmp_path / "cases.jsonl"), "--db", str(databases)]) == 2
+    error = capsys.readouterr().err
+    assert "cases.jsonl:1: no JSON object" in error
+    assert error.count("\n") == 1

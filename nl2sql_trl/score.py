@@ -20,6 +20,7 @@ not scored as such.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -51,6 +52,8 @@ from nl2sql_trl.spider.scoring import (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     args = _parser().parse_args(argv)
+    # Rows come by the hundred thousand and none refers to another: look for cycles rarely.
+    gc.set_threshold(200_000, 50, 50)
     try:
         _run(args)
     except InputError as error:

@@ -142,6 +142,7 @@ class Runner:
         self.limits = limits or Limits()
         self._connections: dict[Path, _Connection] = {}
         self._done: dict[tuple[Path, str], Execution] = {}
+        self._same_schema: dict[tuple[Path, Path], bool] = {}
         self._rows_kept = 0
 
     def __enter__(self) -> Runner:
@@ -183,9 +184,17 @@ class Runner:
             path != base
             and _read(sql).tame
             and self.execute(base, sql).error is None
-            and (schema := self._schema(base)) is not None
-            and self._schema(path) == schema
+            and self._alike(path, base)
         )
+
+    def _alike(self, path: Path, base: Path) -> bool:
+        """Whether two files have the same schema to the letter, and no views."""
+        alike = self._same_schema.get((path, base))
+        if alike is None:
+            schema = self._schema(base)
+            alike = schema is not None and self._schema(path) == schema
+            self._same_schema[path, base] = alike
+        return alike
 
     def _schema(self, path: Path) -> tuple[Row, ...] | None:
         """The statements that made the file's tables; None where there are views."""
@@ -198,6 +207,7 @@ class Runner:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._same_schema.clear()
         self._done.clear()
         self._rows_kept = 0
 
@@ -284,7 +294,8 @@ class _Connection:
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    return sqlite3.connect(uri, uri=True, isolation_level=None)
+    # No statement is run twice on a file: results are kept instead.
+    return sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
 
 
 def _open_copy(path: Path) -> sqlite3.Connection:

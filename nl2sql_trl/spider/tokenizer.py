@@ -22,6 +22,9 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=[^.])(\.)([\])}>\u00bb\u201d\s]*)$"), r" \1 \2"),
     (re.compile(r"[?!*()\[\]{}<>]"), _PADDED),
     (re.compile(r"--"), _PADDED),
+)
+_SPLIT_WORDS = re.compile(r"cannot|wanna|gonna|gotta|gimme|lemme", re.IGNORECASE)
+_SPLITS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(can)(not)\b", re.IGNORECASE), r"\1 \2"),
     (re.compile(r"\b(wan)(na)(?=\s|$)", re.IGNORECASE), r"\1 \2"),
     (re.compile(r"\b(gon)(na)\b", re.IGNORECASE), r"\1 \2"),
@@ -48,7 +51,8 @@ def tokenize(sql: str) -> list[str]:
         return placeholder
 
     text = _LITERAL.sub(hide, text)
-    for pattern, replacement in _REWRITES:
+    rewrites = _REWRITES + _SPLITS if _SPLIT_WORDS.search(text) else _REWRITES
+    for pattern, replacement in rewrites:
         text = pattern.sub(replacement, text)
     tokens = [literals.get(token, token) for token in map(str.lower, text.split())]
     return _merge_comparisons(tokens)

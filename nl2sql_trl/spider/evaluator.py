@@ -24,6 +24,8 @@ from nl2sql_trl.spider.text import prediction_text
 from nl2sql_trl.spider.tree import EMPTY_QUERY, Query, Variant
 
 ABORT = "official script aborts"
+UNDECIDED = "cannot be judged"
+"""How the reason begins where a verdict is False for want of one, in official and fixed mode."""
 TOO_LONG = "statement too long"
 MAX_STATEMENT = 1_000_000
 """Characters of a prediction beyond which it is wrong without being looked at."""
@@ -127,6 +129,7 @@ class Evaluator:
         self.plug_value = plug_value
         self.keep_distinct = keep_distinct
         self.fixed = fixed
+        self._abort = UNDECIDED if fixed else ABORT
         self.runner = Runner(limits)
         self._db_id: str | None = None
         self._paths: list[Path] = []
@@ -146,14 +149,14 @@ class Evaluator:
         suite = self._parse(gold, pred, "test_suite")
         legacy = self._parse(gold, pred, "legacy")
         partial: dict[str, ComponentScore] = {}
-        exact = _unless_abort(lambda: self._exact_match(suite, partial))
+        exact = self._unless_abort(lambda: self._exact_match(suite, partial))
         verdicts = {
-            "testsuite_exec": _unless_abort(lambda: self._suite_exec(suite)),
+            "testsuite_exec": self._unless_abort(lambda: self._suite_exec(suite)),
             "exact_match": exact,
-            "exact_match_legacy": _unless_abort(
+            "exact_match_legacy": self._unless_abort(
                 lambda: exact if legacy.same_trees(suite) else self._exact_match(legacy, {})
             ),
-            "legacy_exec": _unless_abort(lambda: self._legacy_exec(legacy)),
+            "legacy_exec": self._unless_abort(lambda: self._legacy_exec(legacy)),
         }
         return CaseScore(
             hardness=None if suite.gold.error else hardness_of(suite.gold.query),
@@ -209,6 +212,14 @@ class Evaluator:
         suite = sorted(path for path in base.parent.iterdir() if ".sqlite" in path.name)
         self._paths = [base, *(path for path in suite if path != base)]
         self._db_id = db_id
+
+    def _unless_abort(self, judge: Callable[[], Verdict]) -> Verdict:
+        try:
+            return judge()
+        except OfficialAbort as abort:
+            return Verdict(False, f"{self._abort}: {abort}")
+        except RecursionError:
+            return Verdict(False, f"{self._abort}: nested too deeply")
 
     def _parse(self, gold: str, pred: str, variant: Variant) -> _Pair:
         text = prediction_text(pred, variant, fixed=self.fixed)
@@ -267,15 +278,6 @@ def _damaged(path: Path, why: str) -> DamagedDatabaseError:
     )
 
 
-def _unless_abort(judge: Callable[[], Verdict]) -> Verdict:
-    try:
-        return judge()
-    except OfficialAbort as abort:
-        return Verdict(False, f"{ABORT}: {abort}")
-    except RecursionError:
-        return Verdict(False, f"{ABORT}: nested too deeply")
-
-
 def _difference(compared: Match) -> str:
     names = [name for name, component in compared.partial.items() if not component.score]
     return f"differs in {', '.join(names) or 'tables'}"
@@ -284,13 +286,15 @@ def _difference(compared: Match) -> str:
 def _first_reason(verdicts: dict[str, Verdict]) -> str | None:
     reasons = [verdict.reason for verdict in verdicts.values() if verdict.reason]
     stops = [reason for reason in reasons if reason == TIMEOUT]
-    aborts = [reason for reason in reasons if reason.startswith(ABORT)]
+    aborts = [reason for reason in reasons if reason.startswith((ABORT, UNDECIDED))]
     return next(iter(stops + aborts + reasons), None)
 
 
 def _verdict_flags(verdicts: dict[str, Verdict]) -> tuple[str, ...]:
     reasons = {metric: verdict.reason or "" for metric, verdict in verdicts.items()}
-    aborted = tuple(f"abort_{name}" for name, text in reasons.items() if text.startswith(ABORT))
+    aborted = tuple(
+        f"abort_{name}" for name, text in reasons.items() if text.startswith((ABORT, UNDECIDED))
+    )
     return (TIMEOUT, *aborted) if TIMEOUT in reasons.values() else aborted
 
 

@@ -250,6 +250,7 @@ def test_the_fixed_mode_credits_no_gold_that_returns_no_rows(databases: Path) ->
     assert not scored.scores[0].testsuite_exec
     assert not scored.scores[0].legacy_exec
     assert len(scored.gold_failures) == 1
+    assert scored.gold_failures[0].reason == "cannot be judged: gold: it is no query"
 
 
 @pytest.mark.parametrize(

@@ -397,6 +397,9 @@ def test_a_flag_that_is_wrong_is_named(
         (["--limit", "0"], "limit"),
         (["--limit", "-3"], "limit"),
         (["--samples", "0"], "samples"),
+        (["--samples", "2", "--temperature", "nan"], "must be a number"),
+        (["--suite", "nowhere"], "no such folder"),
+        (["--suite", "."], "no files for music"),
     ],
     ids=str,
 )
@@ -411,6 +414,34 @@ def test_a_flag_of_evaluate_that_cannot_be_is_named(
     line = call("evaluate", "--model", model_folder, "--data", spider_folder,
                 "--out", tmp_path / "out", *flags)  # fmt: skip
     assert part in line
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_for_results_that_cannot_be_made_is_found_before_the_rollouts(
+    place: str, call: Callable[..., str], spider_folder: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    line = call("evaluate", "--model", model_folder, "--data", spider_folder,
+                "--out", tmp_path / place)  # fmt: skip
+    assert "cannot be made" in line
+
+
+def test_a_damaged_test_suite_is_found_before_the_rollouts(
+    call: Callable[..., str],
+    spider_folder: Path,
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("music", "shops"):
+        folder = spider_folder / "test_suite_database" / name
+        folder.mkdir(parents=True)
+        (folder / f"{name}.sqlite").write_bytes(b"half a database" * 99)
+    monkeypatch.setattr("nl2sql_trl.evaluate.evaluate", None)
+    line = call("evaluate", "--model", model_folder, "--data", spider_folder,
+                "--out", tmp_path / "out")  # fmt: skip
+    assert "cannot be read as a database" in line
+    assert "music.sqlite" in line
 
 
 # As users run them

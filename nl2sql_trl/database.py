@@ -32,8 +32,6 @@ _DENIED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "edit", "readfile", "wr
 _STEPS_PER_CHECK = 1_000
 _MIN_FILE_BYTES = 512  # one page of the smallest size
 
-DdlCache = dict[Path, str]
-
 
 class DatabaseError(Exception):
     """A database file is missing, cut short or not SQLite; the message names it and the remedy."""

@@ -30,7 +30,7 @@ from nl2sql_trl.records import Trajectory, Verdict
 from nl2sql_trl.report import write_report
 from nl2sql_trl.results import Row
 from nl2sql_trl.rollout import RolloutConfig, rollout
-from nl2sql_trl.spider.scoring import Mode
+from nl2sql_trl.spider.scoring import Mode, Setup
 from nl2sql_trl.task import Task, make_task
 
 
@@ -71,12 +71,15 @@ def measure(
     done: Evaluation,
     sampled: Evaluation | None = None,
     *,
-    suite: Path | None = None,
+    setup: Setup | None = None,
     mode: Mode = "official",
     progress: bool = False,
 ) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """The report on a pass, its rows, and the rows of the sampled pass that goes with it."""
-    setup = results.setup_for(done.task, suite, progress)
+    """The report on a pass, its rows, and the rows of the sampled pass that goes with it.
+
+    setup: the databases to score on, by default those of `results.setup_for`.
+    """
+    setup = setup or results.setup_for(done.task)
     rows = results.judged_rows(
         done.task, done.trajectories, done.verdicts, setup, mode, progress=progress
     )
@@ -257,12 +260,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return evaluate(task, policy, samples)
 
         # What can be wrong with the databases or the folder is found before the long part.
-        results.check(task, results.setup_for(task, options.suite, progress=True), options.suite)
+        setup = results.setup_for(task, options.suite, progress=True)
+        results.check(task, setup, options.suite)
         greedy = run(0.0, 1)
         sampled = run(options.temperature, options.samples) if options.samples > 1 else None
-        found, rows, more = measure(
-            greedy, sampled, suite=options.suite, mode=options.mode, progress=True
-        )
+        found, rows, more = measure(greedy, sampled, setup=setup, mode=options.mode, progress=True)
         settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
         write({"name": options.model, "settings": settings, **found}, rows, more, options.out)
         print(printed(found, options.model))

@@ -1,6 +1,6 @@
 """Evaluations as report.md and one self-contained report.html, of one run or several compared.
 
-    python -m nl2sql_trl.report runs/demo/evaluation/base_greedy runs/demo/evaluation/grpo_greedy
+    python -m nl2sql_trl.report runs/demo/evaluation/base runs/demo/evaluation/grpo
     python -m nl2sql_trl.report RUN [RUN ...] --out FOLDER     # default: the last RUN
     python -m nl2sql_trl.report BASE SEED0,SEED1,SEED2 --out FOLDER
 

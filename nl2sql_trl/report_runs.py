@@ -13,6 +13,7 @@ from typing import Any
 
 from nl2sql_trl import results, stats
 from nl2sql_trl.runs import read_jsonl
+from nl2sql_trl.spider.scoring import METRICS
 
 _REPORT: dict[str, type] = {
     "name": str,
@@ -44,11 +45,7 @@ _ROW: dict[str, type] = {
     "hardness": object,
     "failure": object,
 }
-_SCORES: dict[str, type] = dict.fromkeys(
-    ("testsuite_exec", "exact_match", "exact_match_legacy", "legacy_exec", "pred_parses",
-     "pred_parses_legacy"),
-    bool,
-)  # fmt: skip
+_SCORES: dict[str, type] = dict.fromkeys(METRICS, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,9 @@ def _read_report(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not whole JSON: evaluate again") from None
     lacking = _lacking(report, _REPORT)
     if not lacking:
-        measured = (*_SCORES, "execution_accuracy")
-        lacking = [name for name in measured if "all" not in report["metrics"].get(name, {})]
+        lacking = [
+            name for name in results.MEASURES if "all" not in report["metrics"].get(name, {})
+        ]
     if lacking:
         raise ValueError(f"{path} has no {', '.join(lacking)}: evaluate again")
     return dict(report)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nl2sql_trl import stats
+from nl2sql_trl import results, stats
 from nl2sql_trl.report_runs import Run
 from nl2sql_trl.spider.hardness import LEVELS
 
@@ -56,11 +56,7 @@ class Table:
 
 def values(run: Run, metric: str) -> list[float]:
     """One value a question: the share of its samples that are right by `metric`."""
-
-    def right(row: dict[str, Any]) -> bool:
-        return bool(row["correct"] if metric == "execution_accuracy" else row["scores"][metric])
-
-    return [sum(map(right, samples)) / run.samples for samples in run.questions]
+    return results.shares(run.rows, metric, run.samples)
 
 
 def levels(run: Run) -> list[str]:

@@ -106,8 +106,8 @@ def judge_on_suite(
 ) -> Verdict:
     """A right verdict made stricter: the answer must give the gold's rows on every file.
 
-    `files` are further databases of the same schema (see `suite.py`). A file on which the gold
-    itself does not run to its end decides nothing.
+    `files` are further databases of the same schema (see the package `suite`). A file on which
+    the gold itself does not run to its end decides nothing.
     """
     for file in files:
         gold_result = _gold_on(file, gold)

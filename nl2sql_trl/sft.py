@@ -131,7 +131,7 @@ def main() -> int:
         from trl import get_peft_config
 
         from nl2sql_trl.models import load_model, load_tokenizer
-        from nl2sql_trl.trainer import RunCallback, SqlSFTTrainer, save_run_model, short_progress
+        from nl2sql_trl.trainer import RunCallback, SqlSFTTrainer, train_and_save
 
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
         task = make_task(
@@ -166,12 +166,7 @@ def main() -> int:
             )
         except ValueError as error:  # settings that do not go together
             raise ConfigError(str(error)) from error
-        if trainer.not_shared:
-            print(f"schemas are not shared in the update: {trainer.not_shared}")
-        short_progress(trainer)
-        trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
-        save_run_model(trainer, run_dir / "model")
-        print(f"saved {run_dir / 'model'}")
+        train_and_save(trainer, run_dir)
     return 0
 
 

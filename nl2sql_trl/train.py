@@ -82,7 +82,7 @@ def main() -> int:
         from nl2sql_trl.rollout import RolloutConfig
         from nl2sql_trl.sampling import Sampling
         from nl2sql_trl.task import make_task
-        from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model, short_progress
+        from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, train_and_save
 
         if unknown := [name for name in arguments.rewards if name not in REWARDS]:
             raise ConfigError(f"there is no reward {unknown[0]!r}: {', '.join(REWARDS)}")
@@ -138,16 +138,10 @@ def main() -> int:
             )
         except ValueError as error:  # settings that do not go together
             raise ConfigError(str(error)) from error
-        if trainer.not_shared:
-            print(f"prompts are not shared in the update: {trainer.not_shared}")
-        short_progress(trainer)
-        trainer.train(resume_from_checkpoint=config.resume_from_checkpoint)
-        save_run_model(trainer, run_dir / "model")
-        if trainer.accelerator.is_main_process:
-            print(f"saved {run_dir / 'model'}")
-            # A run shorter than logging_steps has logged nothing.
-            if (run_dir / "metrics.jsonl").is_file():
-                print(f"saved {display.save_reward_curve(run_dir)}")
+        train_and_save(trainer, run_dir)
+        # A run shorter than logging_steps has logged nothing.
+        if trainer.accelerator.is_main_process and (run_dir / "metrics.jsonl").is_file():
+            print(f"saved {display.save_reward_curve(run_dir)}")
     return 0
 
 

@@ -340,6 +340,17 @@ class _ByDatabase(torch.utils.data.Sampler):
         return iter([n for batch in full for n in batch] + rest)
 
 
+def train_and_save(trainer: Any, run_dir: Path) -> None:
+    """Train, from a checkpoint where the config names one, and save the final model."""
+    if trainer.not_shared:
+        print(f"beginnings are not shared in the update: {trainer.not_shared}")
+    short_progress(trainer)
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    save_run_model(trainer, run_dir / "model")
+    if trainer.accelerator.is_main_process:
+        print(f"saved {run_dir / 'model'}")
+
+
 def save_run_model(trainer: Any, folder: Path) -> None:
     """The final model as an ordinary folder; LoRA adapters are merged into it."""
     model = trainer.accelerator.unwrap_model(trainer.model)

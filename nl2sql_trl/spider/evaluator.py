@@ -143,8 +143,8 @@ class Evaluator:
         """
         self._select(db_id)
         if len(pred) > MAX_STATEMENT:
-            hardness = self._tree(gold, "test_suite")
-            level = None if hardness.error else hardness_of(hardness.query)
+            tree = self._tree(gold, "test_suite")
+            level = None if tree.error else hardness_of(tree.query)
             return CaseScore(hardness=level, reason=TOO_LONG, flags=("too_long",))
         suite = self._parse(gold, pred, "test_suite")
         legacy = self._parse(gold, pred, "legacy")

@@ -16,7 +16,7 @@ from typing import Any
 
 from nl2sql_trl.data import DataError
 from nl2sql_trl.launch import guarded
-from nl2sql_trl.spider.cases import InputError, read_spider_files
+from nl2sql_trl.spider.cases import read_golds
 from nl2sql_trl.suite.build import SIZE, build_suite
 
 
@@ -46,17 +46,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _read_golds(path: Path) -> dict[str, list[str]]:
+    golds: dict[str, list[str]] = {}
     try:
-        cases = read_spider_files(path, path)  # the golds stand in for predictions
-    except InputError as error:
-        raise DataError(str(error)) from error
+        for gold, db_id in read_golds(path):
+            golds.setdefault(db_id, []).append(gold)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}") from error
-    if not cases:
+    if not golds:
         raise DataError(f"{path} holds no golds: give one SQL<TAB>db_id a line")
-    golds: dict[str, list[str]] = {}
-    for case in cases:
-        golds.setdefault(case.db_id, []).append(case.gold)
     return golds
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 POCKET = "pocket"
 SPLIT_FILES = {"train": "train_spider.json", "dev": "dev.json"}
+# Two parts of train, apart by database: what settings are chosen on must not be dev.
+PARTS = ("fit", "holdout")
+_HELD_OUT = 10  # one database in so many
 _FIELDS = ("question", "query", "db_id")
 _NAMED = 5  # how many missing databases an error names
 
@@ -47,11 +50,20 @@ def data_folder(data: str | Path) -> Path:
 def load(data: str | Path, split: str) -> list[Example]:
     """The rows of a split ("train" or "dev") of "pocket" or of a Spider-layout folder.
 
-    `Example.row` is the position in the file, from 0. Every database is there and, as far as its
-    header and size show, whole. Raises DataError for anything else.
+    "fit" and "holdout" are parts of train that share no database: about a tenth of its databases,
+    by a hash of their names, is held out. `Example.row` is the position in the file, from 0. Every
+    database is there and, as far as its header and size show, whole. Raises DataError for anything
+    else.
     """
+    if split in PARTS:
+        held_out = split == "holdout"
+        part = [e for e in load(data, "train") if _is_held_out(e.db_id) == held_out]
+        if not part:
+            raise DataError(f"{data} has too few train databases for a part {split!r}: use train")
+        return part
     if split not in SPLIT_FILES:
-        raise DataError(f"there is no split {split!r}: give one of {', '.join(SPLIT_FILES)}")
+        known = ", ".join((*SPLIT_FILES, *PARTS))
+        raise DataError(f"there is no split {split!r}: give one of {known}")
     folder = data_folder(data)
     if not folder.is_dir():
         raise DataError(
@@ -72,6 +84,10 @@ def load(data: str | Path, split: str) -> list[Example]:
                 paths[record["db_id"]])
         for row, record in enumerate(records)
     ]  # fmt: skip
+
+
+def _is_held_out(db_id: str) -> bool:
+    return int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % _HELD_OUT == 0
 
 
 def row_key(example: Example) -> str:

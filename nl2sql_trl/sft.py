@@ -5,8 +5,8 @@
 
 A small instruct model writes no SQL at all, so GRPO from it has no signal. Here a scripted policy
 plays the gold query against the real database through the same `rollout` that training uses: call
-it, read the rows, answer with it. In a share of rows the first call is wrong and its error is
-real: the model sees how to go on, but is not trained to write the wrong call. Loss is on the
+it, read the rows, answer with it. In a share of rows the first call is a mistake that SQLite
+refuses: the model sees how to go on, but is not trained to write the mistake. Loss is on the
 assistant's tokens alone.
 
 This teaches the format and the easy queries; it is no substitute for GRPO, and it never sees dev.
@@ -25,9 +25,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nl2sql_trl.database import ddl, execute
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.records import Example, ModelTurn, Trajectory
+from nl2sql_trl.rewards import Comparison
 from nl2sql_trl.rollout import rollout
 from nl2sql_trl.task import Task, make_task
 
@@ -40,9 +42,15 @@ class SftArguments:
     """What the warm start trains on, beside TRL's SFTConfig and ModelConfig."""
 
     data: str = field(default="pocket", metadata={"help": "pocket, or a Spider-layout folder"})
+    split: str = field(
+        default="train", metadata={"help": "train, or fit: train without its holdout databases"}
+    )
     rows: int | None = field(default=None, metadata={"help": "how many train rows (default: all)"})
     retry_share: float = field(
         default=0.15, metadata={"help": "share of rows whose first call fails and is mended"}
+    )
+    empty_results: str = field(
+        default="equal", metadata={"help": "wrong: leave rows out whose gold returns nothing"}
     )
     max_prompt_tokens: int | None = field(
         default=None, metadata={"help": "leave rows with longer prompts out"}
@@ -50,40 +58,56 @@ class SftArguments:
 
 
 def demonstrations(task: Task, codec: Codec, retry_share: float, seed: int) -> list[Trajectory]:
-    """One trajectory a row of the task, played from its gold. Wrong calls are real and fail."""
+    """One trajectory a row of the task, played from its gold.
+
+    retry_share: of the rows, those that begin with a call that fails; its error is SQLite's own.
+    """
     rng = random.Random(seed)
     scripts = []
     for example in task.examples.values():
         turns = [call_text(example.gold), answer_text(example.gold)]
-        if rng.random() < retry_share:
-            turns.insert(0, call_text(spoil(example, rng)))
+        if rng.random() < retry_share and (query := mistake(example, rng)):
+            turns.insert(0, call_text(query))
         scripts.append(turns)
     return rollout(list(task.prompts.values()), ScriptedPolicy(scripts, codec), task.rollout)
 
 
-def spoil(example: Example, rng: random.Random) -> str:
-    """The gold with one word misspelt, as a model might: most such queries do not execute."""
-    words = [m for m in re.finditer(r"[A-Za-z_]{3,}", example.gold) if not _is_keyword(m[0])]
-    if not words:
-        return example.gold.replace("SELECT", "SELCT", 1)
-    word = rng.choice(words)
-    wrong = rng.choice([f"{word[0]}s", f"{word[0]}_name", word[0][:-1]])
-    return example.gold[: word.start()] + wrong + example.gold[word.end() :]
+def mistake(example: Example, rng: random.Random, tries: int = 8) -> str | None:
+    """A query near the gold that SQLite refuses, as a model might write it; None if none is found.
+
+    One name is misspelt, or stands where another name of the schema belongs.
+    """
+    names = _names(ddl(example.db_path))
+    places = [m for m in _WORD.finditer(example.gold) if m[0].lower() not in _KEYWORDS]
+    for _ in range(tries if places and names else 0):
+        place = rng.choice(places)
+        misspelt = rng.choice([f"{place[0]}s", f"{place[0]}_name", place[0][:-1]])
+        wrong = rng.choice([misspelt, rng.choice(names)])
+        query = example.gold[: place.start()] + wrong + example.gold[place.end() :]
+        if execute(example.db_path, query).outcome == "error":
+            return query
+    return None
 
 
+_WORD = re.compile(r"[A-Za-z_]\w{2,}")
 _KEYWORDS = frozenset(
     """select from where and or not in as on join group by having order asc desc limit distinct
-    union intersect except between like count sum avg min max null is""".split()  # noqa: SIM905
+    union intersect except between like count sum avg min max null is
+    create table primary key foreign references constraint unique default check cascade
+    int integer bigint smallint text real float double numeric decimal number char varchar
+    varchar2 bool boolean bit date datetime time timestamp blob year""".split()  # noqa: SIM905
 )
 
 
-def _is_keyword(word: str) -> bool:
-    return word.lower() in _KEYWORDS
+def _names(schema: str) -> list[str]:
+    return sorted({word for word in _WORD.findall(schema) if word.lower() not in _KEYWORDS})
 
 
 def to_rows(trajectories: list[Trajectory], task: Task) -> Dataset:
-    """`input_ids` and `labels` of each trajectory. Labels are -100 on the prompt, on tool tokens
-    and on a call whose SQL failed."""
+    """`input_ids`, `labels` and `db_id` of each trajectory.
+
+    Labels are -100 on the prompt, on tool tokens and on a call whose SQL failed.
+    """
     from datasets import Dataset
 
     rows = []
@@ -133,14 +157,19 @@ def main() -> int:
         from nl2sql_trl.models import load_model, load_tokenizer
         from nl2sql_trl.trainer import RunCallback, SqlSFTTrainer, train_and_save
 
+        try:
+            comparison = Comparison(empty=arguments.empty_results)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
         task = make_task(
             arguments.data,
-            "train",
+            arguments.split,
             codec,
             rows=arguments.rows,
             seed=config.seed,
             max_prompt_tokens=arguments.max_prompt_tokens,
+            comparison=comparison,
             cache=run_dir / "gold_cache.jsonl",
         )
         played = demonstrations(task, codec, arguments.retry_share, config.seed)

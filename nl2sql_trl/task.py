@@ -64,8 +64,10 @@ def make_task(
     """Read a split, pass its golds through the gate and render its prompts.
 
     rows: keep that many usable rows, drawn by `seed` (None: all, in file order).
-    max_prompt_tokens: leave longer prompts out. suite: a folder of `<db_id>/<db_id>*.sqlite`
-    (or "pocket") that answers are judged on as well. Raises DataError for unusable data.
+    max_prompt_tokens: leave longer prompts out. With `comparison.empty` "wrong", rows whose gold
+    returns nothing are left out: no answer to them can be right. suite: a folder of
+    `<db_id>/<db_id>*.sqlite` (or "pocket") that answers are judged on as well. Raises DataError
+    for unusable data.
     """
     if rows is not None and rows < 1:
         raise DataError(f"rows must be at least 1, not {rows}")
@@ -75,7 +77,12 @@ def make_task(
         key = row_key(dropped.example)
         print(f"set aside {key} ({dropped.example.db_id}): {dropped.detail}", flush=True)
     schemas = {path: ddl(path) for path in {e.db_path for e in gate.kept}}
+    comparison = comparison or Comparison()
     kept = list(gate.kept)
+    if comparison.empty == "wrong":
+        full = [e for e in kept if gate.results.row_count((e.db_path, e.gold))]
+        print(f"left out {len(kept) - len(full)} rows whose gold returns no rows")
+        kept = full
     if rows is not None:
         # Drawn before prompts are rendered: rendering 7,000 prompts takes a while.
         random.Random(seed).shuffle(kept)
@@ -102,7 +109,7 @@ def make_task(
         tuple(gate.dropped),
         gate.results,
         rollout or RolloutConfig(),
-        comparison or Comparison(),
+        comparison,
         {} if suite is None else suite_files(suite, {e.db_id for e in chosen.values()}),
     )
 

@@ -27,6 +27,9 @@ class TrainArguments:
     """
 
     data: str = field(default="pocket", metadata={"help": "pocket, or a Spider-layout folder"})
+    split: str = field(
+        default="train", metadata={"help": "train, or fit: train without its holdout databases"}
+    )
     rows: int | None = field(default=None, metadata={"help": "how many train rows (default: all)"})
     rewards: list[str] = field(
         default_factory=lambda: ["execution_match"],
@@ -42,7 +45,8 @@ class TrainArguments:
     tool_chars: int = field(default=400, metadata={"help": "longest tool response, in characters"})
     column_order: str = field(default="strict", metadata={"help": "strict or any"})
     empty_results: str = field(
-        default="equal", metadata={"help": "equal: empty matches an empty gold; wrong: never"}
+        default="equal",
+        metadata={"help": "equal: empty matches an empty gold; wrong: such rows are out"},
     )
     suite: str | None = field(
         default=None,
@@ -103,7 +107,7 @@ def main() -> int:
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
         task = make_task(
             arguments.data,
-            "train",
+            arguments.split,
             codec,
             rollout=rollout,
             comparison=comparison,

@@ -77,6 +77,26 @@ def test_a_file_in_the_place_of_the_folder_is_no_folder(folder: Path) -> None:
     assert "no data folder" in complaint(folder / "dev.json")
 
 
+def test_fit_and_holdout_are_train_parted_by_database() -> None:
+    train, fit, holdout = (load("pocket", split) for split in ("train", "fit", "holdout"))
+    assert sorted(fit + holdout, key=lambda e: e.row) == train
+    assert {e.db_id for e in holdout} == {"farm_machines"}
+    assert not {e.db_id for e in fit} & {e.db_id for e in holdout}
+
+
+def test_a_part_of_train_without_a_database_is_refused(folder: Path) -> None:
+    parts = [complaint(folder, part) for part in ("fit", "holdout") if not has_rows(folder, part)]
+    assert len(parts) == 1  # one database is in one of them
+    assert "too few train databases" in parts[0]
+
+
+def has_rows(folder: Path, split: str) -> bool:
+    try:
+        return bool(load(folder, split))
+    except DataError:
+        return False
+
+
 def test_an_unknown_split_is_refused_with_the_known_ones(folder: Path) -> None:
     assert "no split 'test': give one of train, dev" in complaint(folder, "test")
 

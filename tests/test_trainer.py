@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,14 @@ from fakes import ROOT, chat_tokenizer, random_model, write_spider_folder
 from transformers import TrainerCallback
 from trl import GRPOConfig, SFTConfig
 
+from nl2sql_trl.database import execute
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.records import ModelTurn, Prompt, Sample, ToolTurn, Trajectory, Verdict
 from nl2sql_trl.rewards import executable, execution_match, rows_share
 from nl2sql_trl.rollout import RolloutConfig, RolloutError, check
 from nl2sql_trl.runs import read_jsonl
-from nl2sql_trl.sft import demonstrations, spoil, to_rows
+from nl2sql_trl.sft import demonstrations, mistake, to_rows
 from nl2sql_trl.task import Task, make_task
 from nl2sql_trl.trainer import (
     RunCallback,
@@ -432,12 +434,22 @@ def test_without_mended_calls_there_are_none(folder: Path, codec: Codec) -> None
     assert all(len(t.calls) == 1 for t in demonstrations(task, codec, 0.0, 0))
 
 
-def test_a_spoilt_query_is_never_the_gold(demos: tuple[Task, list[Trajectory]]) -> None:
+def test_a_mistake_is_a_query_that_sqlite_refuses(demos: tuple[Task, list[Trajectory]]) -> None:
     import random
 
-    for seed in range(20):
+    for seed in range(5):
         for example in demos[0].examples.values():
-            assert spoil(example, random.Random(seed)) != example.gold
+            query = mistake(example, random.Random(seed))
+            assert query is not None
+            assert execute(example.db_path, query).outcome == "error"
+
+
+def test_no_mistake_is_made_up_where_none_can_be(demos: tuple[Task, list[Trajectory]]) -> None:
+    import random
+
+    example = next(iter(demos[0].examples.values()))
+    without_names = replace(example, gold="SELECT count(*)")
+    assert mistake(without_names, random.Random(0)) is None
 
 
 def sft_trainer(rows: Any, tmp_path: Path, codec: Codec, **changes: Any) -> SqlSFTTrainer:

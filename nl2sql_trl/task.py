@@ -7,7 +7,7 @@ No torch and no trainer here.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +55,7 @@ def make_task(
     *,
     rollout: RolloutConfig | None = None,
     comparison: Comparison | None = None,
+    keys: Collection[str] | None = None,
     rows: int | None = None,
     seed: int = 0,
     max_prompt_tokens: int | None = None,
@@ -63,9 +64,9 @@ def make_task(
 ) -> Task:
     """Read a split, pass its golds through the gate and render its prompts.
 
-    rows: keep that many usable rows, drawn by `seed` (None: all, in file order).
-    max_prompt_tokens: leave longer prompts out. With `comparison.empty` "wrong", rows whose gold
-    returns nothing are left out: no answer to them can be right. suite: a folder of
+    keys: only these rows. rows: keep that many usable rows, drawn by `seed` (None: all, in file
+    order). max_prompt_tokens: leave longer prompts out. With `comparison.empty` "wrong", rows whose
+    gold returns nothing are left out: no answer to them can be right. suite: a folder of
     `<db_id>/<db_id>*.sqlite` (or "pocket") that answers are judged on as well. Raises DataError
     for unusable data.
     """
@@ -78,7 +79,7 @@ def make_task(
         print(f"set aside {key} ({dropped.example.db_id}): {dropped.detail}", flush=True)
     schemas = {path: ddl(path) for path in {e.db_path for e in gate.kept}}
     comparison = comparison or Comparison()
-    kept = list(gate.kept)
+    kept = [e for e in gate.kept if keys is None or row_key(e) in keys]
     if comparison.empty == "wrong":
         full = [e for e in kept if gate.results.row_count((e.db_path, e.gold))]
         print(f"left out {len(kept) - len(full)} rows whose gold returns no rows")

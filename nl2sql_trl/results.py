@@ -16,7 +16,7 @@ from typing import Any
 from nl2sql_trl import analysis, runs, stats
 from nl2sql_trl.data import POCKET
 from nl2sql_trl.database import execute
-from nl2sql_trl.records import Trajectory, Verdict
+from nl2sql_trl.records import QueryResult, Trajectory, Verdict
 from nl2sql_trl.rewards import ANSWER_LIMITS
 from nl2sql_trl.spider.cases import Case, read_schemas
 from nl2sql_trl.spider.evaluator import CaseScore
@@ -227,28 +227,34 @@ def sampled_report(task: Task, rows: Sequence[Row], samples: int) -> dict[str, A
 def self_consistent(task: Task, group: Sequence[Row]) -> Row | None:
     """The row that self-consistency by execution picks; None if no answer of the group runs.
 
-    Answers vote by the rows that they return on the base database, as multisets. Ties go to the
-    result whose answers have the highest mean log-probability; its likeliest answer stands for it.
+    Answers vote by the rows that they return on the base database (`by_votes`).
     Wang et al. 2023, "Self-Consistency Improves Chain of Thought Reasoning in Language Models",
     with results in place of final answers.
     """
     path = task.examples[group[0]["key"]].db_path
-    votes: dict[object, list[Row]] = defaultdict(list)
-    for row in group:
-        if row["answer"] is None or not row["executable"]:
-            continue
-        result = execute(path, row["answer"], ANSWER_LIMITS)
-        if result.outcome == "ok":
+    found = [
+        execute(path, row["answer"], ANSWER_LIMITS)
+        if row["answer"] is not None and row["executable"]
+        else None
+        for row in group
+    ]
+    ranked = by_votes(found, [row["logprob"] for row in group])
+    return group[ranked[0][0]] if ranked else None
+
+
+def by_votes(
+    found: Sequence[QueryResult | None], logprobs: Sequence[float | None]
+) -> list[list[int]]:
+    """Positions of the results that ran, in groups of equal rows as multisets.
+
+    The group with most votes is first, of like ones the one with the highest mean
+    log-probability; inside a group the likeliest is first.
+    """
+    scores = [float("-inf") if value is None else value for value in logprobs]
+    votes: dict[object, list[int]] = defaultdict(list)
+    for number, result in enumerate(found):
+        if result is not None and result.outcome == "ok":
             key = len(result.columns), frozenset(Counter(result.rows).items())
-            votes[key].append(row)
-    if not votes:
-        return None
-
-    # By number, then by mean log-probability.
-    ranked = [(len(rows), _mean([_logprob(row) for row in rows]), rows) for rows in votes.values()]
-    *_, winners = max(ranked, key=lambda entry: entry[:2])
-    return max(winners, key=_logprob)
-
-
-def _logprob(row: Row) -> float:
-    return float("-inf") if row["logprob"] is None else row["logprob"]
+            votes[key].append(number)
+    groups = [sorted(group, key=lambda n: -scores[n]) for group in votes.values()]
+    return sorted(groups, key=lambda g: (-len(g), -_mean([scores[n] for n in g])))

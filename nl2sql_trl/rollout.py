@@ -92,11 +92,12 @@ def rollout(
     policy: Policy,
     config: RolloutConfig | None = None,
     on_done: Callable[[int, Trajectory], None] | None = None,
+    on_turn: Callable[[int, Turn], None] | None = None,
 ) -> list[Trajectory]:
     """Run a trajectory for every prompt; returned in the order of `prompts`.
 
-    `on_done(position, trajectory)` is called as each one ends. A prompt may stand in the list
-    many times: each gives a trajectory of its own.
+    `on_done(position, trajectory)` is called as each one ends, `on_turn(position, turn)` as each
+    turn is there. A prompt may stand in the list many times: each gives a trajectory of its own.
     """
     config = config or RolloutConfig()
     states = {k: _State(p, context=list(p.ids)) for k, p in enumerate(prompts)}
@@ -108,6 +109,10 @@ def rollout(
         nonlocal generating
         generating += 1
         policy.submit(key, states[key].context, states[key].left(config))
+
+    def tell(key: int) -> None:
+        if on_turn:
+            on_turn(key, states[key].turns[-1])
 
     def finish(key: int, stop: Stop) -> None:
         state = states.pop(key)
@@ -127,10 +132,12 @@ def rollout(
                 generating -= 1
                 state = states[key]
                 stop, calls = _take(state, sample, policy.codec, config)
+                tell(key)
                 if calls:
                     work = pool.submit(_run_calls, calls, state.prompt, config)
                     waiting[work] = key
                 elif stop != "answer" and _force_final(state, [], policy.codec, config):
+                    tell(key)
                     submit(key)
                 else:
                     finish(key, stop)
@@ -141,6 +148,7 @@ def rollout(
                 key = waiting.pop(work)
                 outcome = _answer_calls(states[key], work.result(), policy.codec, config)
                 if outcome == "go on":
+                    tell(key)
                     submit(key)
                 else:
                     finish(key, outcome)

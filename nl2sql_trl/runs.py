@@ -124,21 +124,26 @@ def _version(package: str) -> str | None:
         return None
 
 
-def describe(trajectory: Trajectory, verdict: Verdict) -> dict[str, Any]:
-    """A trajectory and its verdict as plain JSON values, for people and for analysis."""
-    turns: list[dict[str, Any]] = []
+def turns(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The turns of a trajectory as plain JSON values."""
+    found: list[dict[str, Any]] = []
     for turn in trajectory.turns:
         if isinstance(turn, ModelTurn):
-            turns.append({"role": "assistant", "content": turn.text, "tokens": len(turn.ids)})
+            found.append({"role": "assistant", "content": turn.text, "tokens": len(turn.ids)})
         else:
             calls = [
                 {"query": c.query, "problem": c.problem, "response": c.response} for c in turn.calls
             ]
-            turns.append({"role": "tool", "calls": calls, "tokens": len(turn.ids)})
+            found.append({"role": "tool", "calls": calls, "tokens": len(turn.ids)})
+    return found
+
+
+def describe(trajectory: Trajectory, verdict: Verdict) -> dict[str, Any]:
+    """A trajectory and its verdict as plain JSON values, for people and for analysis."""
     return {
         "key": trajectory.prompt.key,
         "question": trajectory.prompt.messages[-1]["content"],
-        "turns": turns,
+        "turns": turns(trajectory),
         "stop": trajectory.stop,
         "answer": trajectory.answer,
         "ran_its_answer": trajectory.ran_its_answer,

@@ -1,8 +1,9 @@
 """Turns a model's name into a local folder or hub name that transformers can load.
 
 Three kinds of name: a local directory (a saved model, LoRA adapters, or a run directory with its
-`model/` inside), a hub name (`Qwen/Qwen2.5-3B-Instruct`), and two of our own, `smollm2-135m` (SmolLM2-135M-Instruct out of a PyPI package, converted once and cached) and
-`tiny` (made by `tiny.py`). Nothing here trains or samples.
+`model/` inside), a hub name (`Qwen/Qwen2.5-3B-Instruct`), and two of our own, `smollm2-135m`
+(SmolLM2-135M-Instruct out of a PyPI package, converted once and cached) and `tiny` (made by
+`tiny.py`). Nothing here trains or samples.
 """
 
 from __future__ import annotations

@@ -1,38 +1,43 @@
-"""Curves of a run: a picture on disk, or redrawn in a notebook while the run goes on.
+"""Curves of runs: a picture on disk, or redrawn in a notebook while a run goes on.
 
-    reward_curve("runs/demo/grpo")        # a matplotlib figure of a finished or running run
-    live_curve(every=1)                   # a TrainerCallback that redraws it in a notebook
+    reward_curve("runs/demo/grpo")                      # a finished or running run
+    reward_curve(["runs/a", "runs/b"])                  # over each other, a colour each
+    reward_curve({"tool": ["runs/s0", "runs/s1"], "one turn": "runs/y"})    # seeds under a name
+    live_curve(every=1)                                 # a callback that redraws in a notebook
 
-One panel shows the reward with a band of one standard deviation, the others what explains it. The
-colours are the first of Okabe and Ito's palette (2008), which colour-blind readers can tell apart.
-This module reads metrics and draws; it computes no metric itself.
+This module finds the runs and their names; `curves.py` draws their metrics, live or saved, with
+the same code.
 """
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql_trl.curves import COLOURS, Rows, draw, png
 from nl2sql_trl.runs import read_jsonl
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import TrainerCallback
 
-BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+RunDir = str | Path
+RunDirs = RunDir | Sequence[RunDir] | Mapping[str, RunDir | Sequence[RunDir]]
 
-Rows = Sequence[dict[str, Any]]
 
+def reward_curve(runs: RunDirs, title: str = "") -> Figure:
+    """The figure of a run directory, of several, or of named ones; see the module's examples.
 
-def reward_curve(run_dir: str | Path, title: str = "") -> Figure:
-    """The figure of a run directory. Raises FileNotFoundError if it has no metrics yet."""
-    rows = read_jsonl(Path(run_dir) / "metrics.jsonl")
-    if not rows:
-        raise FileNotFoundError(f"no metrics in {run_dir}: has the run logged a step yet?")
-    return draw(rows, title or str(run_dir))
+    Several directories under one name are seeds: their mean with a band from the lowest to the
+    highest one, over the steps that all of them have; what a longer one has beyond is a thin line.
+    A single run's band is one standard deviation of its steps around the smoothed line. A metric
+    that a run did not log is named as missing. Raises FileNotFoundError for a directory without
+    metrics, ValueError for no directory, one that stands twice, or more names than colours.
+    """
+    chosen = _named(runs)
+    curves = {name: [_metrics(folder) for folder in dirs] for name, dirs in chosen.items()}
+    return draw(curves, title or (str(runs) if isinstance(runs, (str, Path)) else ""))
 
 
 def save_reward_curve(run_dir: Path) -> Path:
@@ -78,7 +83,8 @@ def live_curve(every: int = 1, title: str = "") -> TrainerCallback:
                 return
             self.drawn = len(rows)
             step = f"step {state.global_step} of {state.max_steps}"
-            picture = Image(_png(draw(rows, f"{title} · {step}" if title else step)))
+            name = f"{title} · {step}" if title else step
+            picture = Image(png(draw({"": [rows]}, name)))
             if self.handle is None:
                 self.handle = display(picture, display_id=True)
             else:
@@ -87,106 +93,47 @@ def live_curve(every: int = 1, title: str = "") -> TrainerCallback:
     return LiveCurve()
 
 
-def picture(size: tuple[float, float]) -> Figure:
-    """An empty figure of this size in inches, which a notebook shows without pyplot's help."""
-    from matplotlib.figure import Figure
-
-    class Picture(Figure):
-        def _repr_png_(self) -> bytes:
-            return _png(self)
-
-    return Picture(figsize=size, layout="constrained", facecolor="white")
+# Which runs, under which names
 
 
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=90)
-    return buffer.getvalue()
-
-
-def draw(rows: Rows, title: str) -> Figure:
-    """Four panels over the training step: reward, groups, behaviour, length."""
-    figure = picture((10, 6))
-    (reward, groups), (behaviour, tokens) = figure.subplots(2, 2, sharex=True)
-    figure.suptitle(title)
-    _reward_panel(reward, rows)
-    _lines(groups, rows, [("frac_reward_zero_std", "groups without variance", ORANGE)])
-    groups.set(ylabel="share of groups", ylim=(-0.02, 1.02))
-    shares = [
-        ("rollout/executable", "executes", BLUE),
-        ("rollout/ran_its_answer", "ran its answer", GREEN),
-        ("rollout/calls", "calls per trajectory", ORANGE),
-    ]
-    _lines(behaviour, rows, shares)
-    behaviour.set(ylabel="share, or count", xlabel="training step")
-    _lines(tokens, rows, [("completions/mean_length", "sampled tokens per trajectory", PINK)])
-    tokens.set(ylabel="tokens", xlabel="training step")
-    entropy = tokens.twinx()
-    _lines(entropy, rows, [("entropy", "entropy", GREY)])
-    entropy.set(ylabel="entropy (nats per token)")
-    _legend(tokens, entropy)
-    for axis in (groups, behaviour):
-        _legend(axis)
-    return figure
-
-
-def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
-    """Exponential moving average without the bias of its start (as in Adam)."""
-    out, total, norm = [], 0.0, 0.0
-    for value in values:
-        total = weight * total + (1 - weight) * value
-        norm = weight * norm + (1 - weight)
-        out.append(total / norm)
-    return out
-
-
-def _reward_panel(axis: Any, rows: Rows) -> None:
-    points = [(r["step"], r["reward"], r.get("reward_std")) for r in rows if "reward" in r]
-    steps = [p[0] for p in points]
-    values = [p[1] for p in points]
-    axis.plot(steps, values, color=BLUE, alpha=0.35, linewidth=1, label="mean of the step")
-    if len(values) > 2:
-        line = smooth(values)
-        axis.plot(steps, line, color=BLUE, linewidth=2, label="smoothed")
-        spread = _spread(values, line)
-        low = [v - s for v, s in zip(line, spread, strict=True)]
-        high = [v + s for v, s in zip(line, spread, strict=True)]
-        axis.fill_between(steps, low, high, color=BLUE, alpha=0.15, linewidth=0, label="±1 s.d.")
-    axis.set(ylabel="training reward")
-    _legend(axis)
-
-
-def _spread(values: Sequence[float], line: Sequence[float]) -> list[float]:
-    """Standard deviation of the steps around the smoothed line, smoothed the same way."""
-    squares = smooth([(v - m) ** 2 for v, m in zip(values, line, strict=True)])
-    return [math.sqrt(s) for s in squares]
-
-
-def _lines(axis: Any, rows: Rows, series: Sequence[tuple[str, str, str]]) -> None:
-    for key, label, colour in series:
-        points = [(r["step"], r[key]) for r in rows if r.get(key) is not None]
-        if points:
-            axis.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, label=label)
-    axis.grid(alpha=0.25)
-
-
-def _legend(axis: Any, twin: Any = None) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    if twin is not None:
-        more, more_labels = twin.get_legend_handles_labels()
-        handles, labels = handles + more, labels + more_labels
-    axis.grid(alpha=0.25)
-    if handles:
-        # Above the axes: a legend inside would cover the lines sooner or later.
-        axis.legend(
-            handles,
-            labels,
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=len(handles),
-            frameon=False,
-            fontsize="small",
-            borderaxespad=0.1,
-            handlelength=1.4,
-            columnspacing=1.0,
+def _named(runs: RunDirs) -> dict[str, list[Path]]:
+    """Directories by name. Those given without a name get the end of their path."""
+    if isinstance(runs, (str, Path)):
+        return {"": [Path(runs)]}
+    if not isinstance(runs, Mapping):
+        paths = [Path(run) for run in runs]
+        found = {name: [path] for name, path in zip(_ends(paths), paths, strict=True)}
+    else:
+        found = {
+            name: [Path(dirs)] if isinstance(dirs, (str, Path)) else [Path(one) for one in dirs]
+            for name, dirs in runs.items()
+        }
+    if not found or not all(found.values()):
+        raise ValueError("there is no run to draw" + "".join(f" for {n}" for n in found))
+    for name, dirs in found.items():
+        if len({path.resolve() for path in dirs}) < len(dirs):
+            raise ValueError(f"a run stands twice under {name}")
+    if len(found) > len(COLOURS):
+        raise ValueError(
+            f"{len(found)} names are more than can be told apart ({len(COLOURS)}): "
+            "draw fewer, or put seeds of one recipe under one name"
         )
+    return found
+
+
+def _ends(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart. Raises ValueError for equal ones."""
+    parts = [path.resolve().parts for path in paths]
+    if len(set(parts)) < len(parts):
+        raise ValueError("a run stands twice among those to draw")
+    size = 1
+    while len({part[-size:] for part in parts}) < len(parts):
+        size += 1
+    return ["/".join(part[-size:]) for part in parts]
+
+
+def _metrics(run_dir: Path) -> Rows:
+    rows = read_jsonl(run_dir / "metrics.jsonl")
+    if not rows:
+        raise FileNotFoundError(f"no metrics in {run_dir}: has the run logged a step yet?")
+    return rows

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nl2sql_trl.analysis import CAUSES
-from nl2sql_trl.charts import accuracy_chart
+from nl2sql_trl.charts import accuracy_chart, hardness_chart
 
 
 def report(mean: float, causes: dict[str, int], rows: int = 10, samples: int = 1) -> dict[str, Any]:
@@ -54,6 +54,30 @@ def test_an_interval_on_the_wrong_side_by_rounding_is_drawn_all_the_same() -> No
     assert heights(accuracy_chart({"run": found}).axes[0]) == [1.0] * 4
 
 
-def test_nothing_to_draw_is_refused() -> None:
+def levels(found: dict[str, float]) -> dict[str, Any]:
+    """A report with these accuracies by level, ten rows each."""
+    entries = {k: {"mean": v, "low": v, "high": v, "rows": 10} for k, v in found.items()}
+    return {"metrics": {"testsuite_exec": entries}}
+
+
+def test_the_bars_of_a_level_are_its_runs_and_the_level_says_how_many_rows_it_has() -> None:
+    before, after = levels({"easy": 0.5, "all": 0.25}), levels({"easy": 0.75, "all": 0.5})
+    axis = hardness_chart({"before": before, "after": after}).axes[0]
+    assert heights(axis) == [0.5, 0.25, 0.75, 0.5]
+    assert [t.get_text() for t in axis.get_xticklabels()] == ["easy\n10 rows", "all\n10 rows"]
+
+
+def test_a_bar_of_nothing_has_its_number_all_the_same() -> None:
+    axis = hardness_chart({"base": levels({"all": 0.0})}).axes[0]
+    assert [text.get_text() for text in axis.texts] == ["0.00"]
+
+
+def test_a_metric_that_a_report_does_not_have_is_named_with_those_it_has() -> None:
+    with pytest.raises(ValueError, match=r"'speed'.*testsuite_exec"):
+        hardness_chart({"run": levels({"all": 0.5})}, "speed")
+
+
+@pytest.mark.parametrize("chart", [accuracy_chart, hardness_chart])
+def test_nothing_to_draw_is_refused(chart: Any) -> None:
     with pytest.raises(ValueError, match="no report"):
-        accuracy_chart({})
+        chart({})

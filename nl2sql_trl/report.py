@@ -55,7 +55,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
     write_text(Path(out) / "report.html", html(runs, found))
     # The headline: the first title and what goes on below it.
     end = next((at for at, table in enumerate(found) if at and table.title), len(found))
-    return "\n".join(map(_table, found[:end]))
+    return "\n".join(map(markdown_table, found[:end]))
 
 
 def _run(folder: str | Path) -> Run:
@@ -90,12 +90,12 @@ def _markdown(runs: Sequence[Run], found: Sequence[Table]) -> str:
     for table in found:
         lines += ["", *([f"## {table.title}", ""] if table.title else [])]
         lines += [table.note, ""] if table.note else []
-        lines.append(_table(table).rstrip("\n"))
+        lines.append(markdown_table(table).rstrip("\n"))
     lines += ["", "Every row with its whole trajectory is in report.html.", ""]
     return "\n".join(lines)
 
 
-def _table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
     """A table in Markdown, its columns as wide as their widest cell."""
     cells = [[_escaped(_text(cell)) for cell in row] for row in (table.head, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]

@@ -16,7 +16,9 @@ class TrainArguments:
     The completion budget of a trajectory, over all turns, is GRPOConfig's max_completion_length.
     """
 
-    data: str = field(default="pocket", metadata={"help": "pocket, or a Spider-layout folder"})
+    data: str = field(
+        default="pocket", metadata={"help": "pocket, a Spider-layout folder, or a questions file"}
+    )
     split: str = field(
         default="train", metadata={"help": "train, or fit: train without its holdout databases"}
     )

@@ -1,8 +1,9 @@
-"""Reads text-to-SQL data into Examples: a Spider-layout folder, or the embedded `pocket`.
+"""Reads text-to-SQL data into Examples: `pocket`, a Spider-layout folder, or a file of your own.
 
-A Spider folder is `train_spider.json`, `dev.json` and `database/<db_id>/<db_id>.sqlite`; a row
-needs `question`, `query` and `db_id`, anything else in it is ignored. `pocket` is the project's
-own small collection, built from the package's SQL scripts into the cache on first use.
+`pocket` is the project's own small collection, built from the package's SQL scripts into the cache
+on first use. A Spider folder is `train_spider.json`, `dev.json` and
+`database/<db_id>/<db_id>.sqlite`; a row needs `question`, `query` and `db_id`, anything else in it
+is ignored. Questions of your own stand in a CSV, JSON or JSON-lines file: see `questions.py`.
 
 Whatever is wrong with the user's files is a DataError that says where and what to do. No query
 is run here, so a gold query may still be broken: see `gold.py`.
@@ -11,8 +12,6 @@ is run here, so a gold query may still be broken: see `gold.py`.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,15 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nl2sql_trl import questions
+from nl2sql_trl.datafiles import DataError as DataError
+from nl2sql_trl.datafiles import (
+    check_database,
+    checked_object,
+    checked_text,
+    is_file,
+    read_json_rows,
+)
 from nl2sql_trl.models import cache_dir
 from nl2sql_trl.records import Example, Prompt
 
@@ -35,12 +43,8 @@ _FIELDS = ("question", "query", "db_id")
 _NAMED = 5  # how many missing databases an error names
 
 
-class DataError(Exception):
-    """The data cannot be used; the message says what is wrong, where, and what to do."""
-
-
 def data_folder(data: str | Path) -> Path:
-    """The folder that `data` names: itself, or the built one for "pocket".
+    """What `data` names: the folder or the file itself, or the built folder for "pocket".
 
     A folder of your own that is called pocket is `./pocket`.
     """
@@ -48,7 +52,7 @@ def data_folder(data: str | Path) -> Path:
 
 
 def load(data: str | Path, split: str) -> list[Example]:
-    """The rows of a split ("train" or "dev") of "pocket" or of a Spider-layout folder.
+    """The rows of a split ("train" or "dev") of "pocket", a Spider-layout folder or your own file.
 
     "fit" and "holdout" are parts of train that share no database: about a tenth of its databases,
     by a hash of their names, is held out. `Example.row` is the position in the file, from 0. Every
@@ -65,13 +69,21 @@ def load(data: str | Path, split: str) -> list[Example]:
         known = ", ".join((*SPLIT_FILES, *PARTS))
         raise DataError(f"there is no split {split!r}: give one of {known}")
     folder = data_folder(data)
+    if questions.is_questions(folder):
+        return questions.load(folder, split)
     if not folder.is_dir():
         raise DataError(
             f"there is no data folder {folder}: give the folder that holds "
-            f"{SPLIT_FILES[split]} and database/, or {POCKET}"
+            f"{SPLIT_FILES[split]} and database/, a file of questions "
+            f"({', '.join(questions.SUFFIXES)}), or {POCKET}"
         )
     file = folder / SPLIT_FILES[split]
-    records = [_checked(record, file, row) for row, record in enumerate(_read_rows(file))]
+    if not file.exists():
+        raise DataError(
+            f"{file} is missing: the folder is not in Spider's layout or only partly "
+            "downloaded; download it again"
+        )
+    records = [_checked(record, file, row) for row, record in enumerate(read_json_rows(file))]
     if not records:
         raise DataError(f"{file} holds no rows: download it again")
     paths = {
@@ -124,95 +136,27 @@ def _keyed(prompt: Prompt, key: str) -> list[dict[str, str]]:
     ]
 
 
-def _read_rows(file: Path) -> list[Any]:
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(
-            f"{file} is missing: the folder is not in Spider's layout or only partly "
-            "downloaded; download it again"
-        ) from None
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{file} is not UTF-8 (byte {error.start}): save it as UTF-8 or download it again"
-        ) from error
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{file}: malformed JSON in row {_broken_row(text)}, line {error.lineno}, column "
-            f"{error.colno} ({error.msg}): mend it or download the file again"
-        ) from error
-    # Deep nesting, and integers of thousands of digits.
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as JSON ({error}): download it again") from error
-    if not isinstance(rows, list):
-        raise DataError(
-            f"{file}: the top level must be a list of rows, not {_kind(rows)}: "
-            "see whether it is the right file"
-        )
-    return rows
-
-
-def _broken_row(text: str) -> int:
-    """The row, from 0, in which a list of rows stops being JSON."""
-    decoder, row = json.JSONDecoder(), 0
-    position = text.find("[") + 1
-    while True:
-        try:
-            _, end = decoder.raw_decode(text, _skip_space(text, position))
-        except json.JSONDecodeError:
-            return row
-        position = _skip_space(text, end)
-        # Without a comma after it, this row is the one that does not end well.
-        if text[position : position + 1] != ",":
-            return row
-        position += 1
-        row += 1
-
-
-def _skip_space(text: str, position: int) -> int:
-    while text[position : position + 1].isspace():
-        position += 1
-    return position
-
-
 def _checked(record: Any, file: Path, row: int) -> dict[str, str]:
     place = f"{file}, row {row}"
-    if not isinstance(record, dict):
-        raise DataError(f"{place}: a row must be an object, not {_kind(record)}: mend this row")
+    record = checked_object(record, place)
+    found = {}
     for name in _FIELDS:
         if name not in record:
             raise DataError(f"{place}: no {name!r}: a row needs question, query and db_id")
-        value = record[name]
-        if not isinstance(value, str):
-            raise DataError(f"{place}: {name!r} must be a string, not {_kind(value)}")
-        if not value.strip():
-            raise DataError(f"{place}: {name!r} is empty: fill it in or remove the row")
-    # A lone surrogate, which JSON can spell, would stop the tokenizer far from here.
-    if any("\ud800" <= character <= "\udfff" for character in record["question"]):
-        raise DataError(f"{place}: 'question' holds half a surrogate pair: mend its text")
-    if any(part in record["db_id"] for part in ("/", "\\", "..", "\0")) or record["db_id"] == ".":
+        found[name] = checked_text(record, name, place)
+    if any(part in found["db_id"] for part in ("/", "\\", "..", "\0")) or found["db_id"] == ".":
         raise DataError(
-            f"{place}: db_id {record['db_id']!r} leads out of the database folder: "
+            f"{place}: db_id {found['db_id']!r} leads out of the database folder: "
             "a db_id is the plain name of a folder in database/"
         )
-    return {name: record[name] for name in _FIELDS}
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
-    return "null" if value is None else kinds.get(type(value), "a number")
+    return found
 
 
 def _check_databases(folder: Path, file: Path, paths: dict[str, Path]) -> None:
     again = f"{folder} is only partly downloaded; download it again, or mend {file.name}"
     if not (folder / "database").is_dir():
         raise DataError(f"{folder} has no database/ folder: {again}")
-    # os.path.isfile: unlike Path's, it answers False for a name that no file can have.
-    missing = [db_id for db_id, path in paths.items() if not os.path.isfile(path)]
+    missing = [db_id for db_id, path in paths.items() if not is_file(path)]
     if missing:
         names = ", ".join(map(repr, missing[:_NAMED])) + (", ..." if missing[_NAMED:] else "")
         raise DataError(
@@ -220,39 +164,7 @@ def _check_databases(folder: Path, file: Path, paths: dict[str, Path]) -> None:
             f"database/<db_id>/<db_id>.sqlite in {folder}: {names}: {again}"
         )
     for path in paths.values():
-        try:
-            damage = _damage(path)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        if damage:
-            raise DataError(f"{path} {damage}: it is damaged or partly downloaded; fetch it again")
-
-
-def _damage(path: Path) -> str:
-    """What a SQLite file's header and size say is wrong with it, or nothing.
-
-    Format: https://www.sqlite.org/fileformat.html#the_database_header. A file that is longer
-    than its header says is sound.
-    """
-    size = path.stat().st_size
-    if not size:
-        return "is an empty file"
-    with path.open("rb") as file:
-        header = file.read(100)
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        return "is not a SQLite database"
-    page = int.from_bytes(header[16:18], "big")
-    page = 65_536 if page == 1 else page
-    if page < 512 or page & (page - 1):
-        return "has a broken SQLite header"
-    pages = int.from_bytes(header[28:32], "big")
-    # The page count holds only if the file was last written by a SQLite that keeps it.
-    counted = pages and header[24:28] == header[92:96]
-    if counted and size < page * pages:
-        return f"is cut short at {size:,} of {page * pages:,} bytes"
-    if not counted and size % page:
-        return f"is cut short at {size:,} bytes, inside a page"
-    return ""
+        check_database(path)
 
 
 def pocket_dir() -> Path:

@@ -224,7 +224,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", required=True, help="folder, hub name, smollm2-135m or tiny")
-    parser.add_argument("--data", default="pocket", help="pocket, or a Spider-layout folder")
+    parser.add_argument(
+        "--data", default="pocket", help="pocket, a Spider-layout folder, or a questions file"
+    )
     parser.add_argument("--split", default="dev", choices=["train", "dev", "fit", "holdout"])
     parser.add_argument("--out", required=True, type=Path, help="folder for the results")
     parser.add_argument("--limit", type=int, help="only the first N rows")

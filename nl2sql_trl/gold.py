@@ -29,11 +29,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from nl2sql_trl import questions
 from nl2sql_trl.data import SPLIT_FILES, row_key
 from nl2sql_trl.database import GOLD_LIMITS, DatabaseError, Limits, execute
 from nl2sql_trl.records import Example, QueryResult
 
-DropReason = Literal["not_executable", "not_allowed", "timeout", "too_big", "too_many_rows"]
+DropReason = Literal[
+    "not_executable", "not_allowed", "timeout", "too_big", "too_many_rows", "crashed"
+]
 Key = tuple[Path, str]
 T = TypeVar("T")
 
@@ -207,16 +210,21 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def data_manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """Bytes and SHA-256 of every file that is used of a Spider-layout folder, by relative path.
+def data_manifest(data: Path) -> dict[str, dict[str, int | str]]:
+    """Bytes and SHA-256 of every file that is used of the data, by its path relative to them.
 
-    These are the JSON files and each `database/<db_id>/<db_id>.sqlite`.
+    Of a Spider-layout folder these are the JSON files and each `database/<db_id>/<db_id>.sqlite`;
+    of a questions file, itself and the databases that it names.
     """
-    files = [folder / name for name in (*SPLIT_FILES.values(), "tables.json")]
-    files += [path for path in (folder / "database").glob("*/*.sqlite")
-              if path.stem == path.parent.name]  # fmt: skip
+    if questions.is_questions(data):
+        folder, files = data.parent, [data, *questions.database_files(data)]
+    else:
+        folder = data
+        files = [folder / name for name in (*SPLIT_FILES.values(), "tables.json")]
+        files += [path for path in (folder / "database").glob("*/*.sqlite")
+                  if path.stem == path.parent.name]  # fmt: skip
     return {
-        path.relative_to(folder).as_posix(): {
+        Path(os.path.relpath(path, folder)).as_posix(): {
             "bytes": path.stat().st_size,
             "sha256": hash_file(path),
         }

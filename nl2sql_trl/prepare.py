@@ -1,6 +1,7 @@
 """Check a data set before training on it, and write the gold report.
 
     python -m nl2sql_trl.prepare --data DIR --out gold_report.json
+    python -m nl2sql_trl.prepare --data shop.csv
 
 Per split it says which golds run and why the others do not, which return nothing, which cut a
 tie or have no order where they LIMIT, which JOIN without ON, which take a double-quoted string
@@ -142,7 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m nl2sql_trl.prepare",
         description="Check a data set before training on it, and write the gold report.",
     )
-    parser.add_argument("--data", required=True, metavar="DIR", help="Spider folder, or pocket")
+    parser.add_argument("--data", required=True, metavar="DATA",
+                        help="Spider folder, questions file, or pocket")  # fmt: skip
     parser.add_argument("--split", choices=[*SPLIT_FILES, "both"], default="both")
     parser.add_argument("--out", type=Path, default=Path("gold_report.json"), metavar="FILE",
                         help="where the JSON report goes (default: %(default)s)")  # fmt: skip

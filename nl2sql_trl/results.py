@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl import analysis, runs, stats
-from nl2sql_trl.data import POCKET
+from nl2sql_trl.data import POCKET, data_folder
 from nl2sql_trl.database import execute
+from nl2sql_trl.questions import is_questions
 from nl2sql_trl.records import QueryResult, Trajectory, Verdict
 from nl2sql_trl.rewards import ANSWER_LIMITS
 from nl2sql_trl.spider.cases import Case, read_schemas
@@ -33,11 +34,15 @@ def setup_for(task: Task, suite: Path | None = None, progress: bool = False) -> 
     """The databases to score a task on: its suite where there is one, then its own.
 
     suite: a folder of `<db_id>/<db_id>*.sqlite`. By default that is `test_suite_database` in the
-    data folder, or the one built for pocket.
+    data folder, or the one built for pocket; a questions file has none, and its schemas are those
+    that its databases declare.
     """
+    suites = [] if suite is None else [suite]
+    if is_questions(data_folder(task.data)):
+        databases = {example.db_id: example.db_path for example in task.examples.values()}
+        return Setup(suites, databases=databases)
     bases = {example.db_path.parents[1] for example in task.examples.values()}
     folder = next(iter(bases)).parent
-    suites = [] if suite is None else [suite]
     if suite is None and task.data == POCKET:
         from nl2sql_trl.suite import pocket_suite
 
@@ -65,8 +70,8 @@ def check(task: Task, setup: Setup, suite: Path | None) -> None:
 def suite_files(task: Task, setup: Setup) -> int:
     """How many database files stand behind the test-suite verdicts."""
     names = {example.db_id for example in task.examples.values()}
-    folders = [next(f / n for f in setup.folders if (f / n).is_dir()) for n in names]
-    return sum(".sqlite" in path.name for folder in folders for path in folder.iterdir())
+    evaluator = setup.evaluator("official")
+    return sum(len(evaluator.files(name)) for name in names)
 
 
 def judged_rows(

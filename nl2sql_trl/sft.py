@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 class SftArguments:
     """What the warm start trains on, beside TRL's SFTConfig and ModelConfig."""
 
-    data: str = field(default="pocket", metadata={"help": "pocket, or a Spider-layout folder"})
+    data: str = field(
+        default="pocket", metadata={"help": "pocket, a Spider-layout folder, or a questions file"}
+    )
     split: str = field(
         default="train", metadata={"help": "train, or fit: train without its holdout databases"}
     )

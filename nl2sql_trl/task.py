@@ -49,7 +49,7 @@ class Task:
 
 
 def make_task(
-    data: str,
+    data: str | Path,
     split: str,
     codec: Codec,
     *,
@@ -103,7 +103,7 @@ def make_task(
     if not chosen:
         raise DataError(f"no usable row is left of {data}, split {split}: see the messages above")
     return Task(
-        data,
+        str(data),
         split,
         chosen,
         prompts,

@@ -73,8 +73,8 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert f"no data folder {tmp_path / 'nowhere'}" in complaint(tmp_path / "nowhere")
 
 
-def test_a_file_in_the_place_of_the_folder_is_no_folder(folder: Path) -> None:
-    assert "no data folder" in complaint(folder / "dev.json")
+def test_a_file_of_a_folder_in_the_place_of_the_folder_is_told_of(folder: Path) -> None:
+    assert "to read a Spider folder, give the folder" in complaint(folder / "dev.json")
 
 
 def test_fit_and_holdout_are_train_parted_by_database() -> None:

@@ -19,7 +19,18 @@ MODULES = {
     ): path
     for path in sorted(PACKAGE.rglob("*.py"))
 }
-_LIGHT = ["records", "database", "tools", "prompts", "policy", "rollout", "data", "gold", "rewards"]
+_LIGHT = [
+    "records",
+    "database",
+    "tools",
+    "prompts",
+    "policy",
+    "rollout",
+    "data",
+    "questions",
+    "gold",
+    "rewards",
+]
 LIGHT = ["nl2sql_trl", *(f"nl2sql_trl.{m}" for m in _LIGHT if f"nl2sql_trl.{m}" in MODULES)]
 HEAVY = ["torch", "transformers", "trl", "datasets", "pandas", "matplotlib", "jinja2"]
 

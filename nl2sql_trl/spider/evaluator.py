@@ -7,7 +7,7 @@ script would die, and take the whole run with it, the verdict is False and the r
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -102,7 +102,8 @@ class _Pair(NamedTuple):
 class Evaluator:
     """Scores cases against ``<folder>/<db_id>/<db_id>.sqlite`` in the first folder that has it.
 
-    All files beside it with ``.sqlite`` in their names are the test suite of that database.
+    All files beside it with ``.sqlite`` in their names are the test suite of that database. Where
+    no folder has it, ``databases`` names the file, which then stands alone.
     ``schemas`` (from ``tables.json``) supplies foreign keys; a database missing there uses those
     that its file declares. Score the cases of one database in a row: connections and results are
     kept until another database comes.
@@ -117,6 +118,7 @@ class Evaluator:
         self,
         folders: Sequence[Path],
         schemas: dict[str, Schema] | None = None,
+        databases: Mapping[str, Path] | None = None,
         limits: Limits | None = None,
         *,
         plug_value: bool = False,
@@ -126,6 +128,7 @@ class Evaluator:
         """Remember where to look; nothing is opened yet."""
         self.folders = folders
         self.schemas = schemas or {}
+        self.databases = databases or {}
         self.plug_value = plug_value
         self.keep_distinct = keep_distinct
         self.fixed = fixed
@@ -179,6 +182,19 @@ class Evaluator:
         self._select(db_id)
         return self._schema
 
+    def files(self, db_id: str) -> list[Path]:
+        """The files that stand behind a database: the base, then its test suite.
+
+        Raises UnknownDatabaseError.
+        """
+        bases = [folder / db_id / f"{db_id}.sqlite" for folder in self.folders]
+        if base := next((path for path in bases if path.is_file()), None):
+            beside = sorted(path for path in base.parent.iterdir() if ".sqlite" in path.name)
+            return [base, *(path for path in beside if path != base)]
+        if db_id in self.databases:
+            return [self.databases[db_id]]
+        raise UnknownDatabaseError(f"no file {' or '.join(map(str, bases))[:400]}")
+
     def tree(self, db_id: str, sql: str) -> Query | None:
         """The parse tree of a statement, with its LIMIT where that is a number; None if rejected.
 
@@ -198,10 +214,7 @@ class Evaluator:
         if db_id == self._db_id:
             return
         self.close()
-        bases = [folder / db_id / f"{db_id}.sqlite" for folder in self.folders]
-        base = next((path for path in bases if path.is_file()), None)
-        if base is None:
-            raise UnknownDatabaseError(f"no file {' or '.join(map(str, bases))[:400]}")
+        base, *suite = self.files(db_id)
         known = self.schemas.get(db_id)
         try:
             self._schema = schema_from_sqlite(base, known.foreign_keys if known else None)
@@ -209,8 +222,7 @@ class Evaluator:
             raise _damaged(base, str(error)) from error
         if not self._schema.tables:
             raise _damaged(base, "it holds no table")
-        suite = sorted(path for path in base.parent.iterdir() if ".sqlite" in path.name)
-        self._paths = [base, *(path for path in suite if path != base)]
+        self._paths = [base, *suite]
         self._db_id = db_id
 
     def _unless_abort(self, judge: Callable[[], Verdict]) -> Verdict:

@@ -8,7 +8,7 @@ judged well there, so the failures are part of the result.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ class Setup:
 
     folders: Sequence[Path]
     schemas: dict[str, Schema] = field(default_factory=dict)
+    databases: Mapping[str, Path] = field(default_factory=dict)
     plug_value: bool = False
     keep_distinct: bool = False
 
@@ -53,6 +54,7 @@ class Setup:
         return Evaluator(
             self.folders,
             self.schemas,
+            self.databases,
             plug_value=self.plug_value,
             keep_distinct=self.keep_distinct,
             fixed=mode == "fixed",

@@ -1,8 +1,10 @@
 """The command: a test suite for the databases of a gold file.
 
     python -m nl2sql_trl.suite --db DIR --gold FILE --out OUT
+    python -m nl2sql_trl.suite --data shop.csv --out OUT
 
 DIR holds ``<db_id>/<db_id>.sqlite``, FILE one ``SQL<TAB>db_id`` a line (Spider's gold format).
+`--data` takes databases and golds of both splits from a questions file (see ``questions.py``).
 OUT gets the official layout, a copy of each base and random databases beside it, so that
 ``python -m nl2sql_trl.score --db OUT`` scores on them, and ``suite.json`` with the counts.
 """
@@ -14,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nl2sql_trl import questions
 from nl2sql_trl.data import DataError
 from nl2sql_trl.launch import guarded
 from nl2sql_trl.spider.cases import read_golds
@@ -26,15 +29,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         prog="python -m nl2sql_trl.suite", description="Build a test suite for databases."
     )
     add = parser.add_argument
-    add("--db", type=Path, required=True, help="folder with <db_id>/<db_id>.sqlite")
-    add("--gold", type=Path, required=True, help="file with one SQL<TAB>db_id a line")
+    add("--db", type=Path, help="folder with <db_id>/<db_id>.sqlite")
+    add("--gold", type=Path, help="file with one SQL<TAB>db_id a line")
+    add("--data", type=Path, help="questions file, instead of --db and --gold")
     add("--out", type=Path, required=True, help="folder to make")
     add("--seed", type=int, default=0, help="another seed gives another suite (default 0)")
     add("--size", type=int, default=SIZE, help=f"files beside a base at most (default {SIZE})")
     args = parser.parse_args(argv)
+    if (args.data is None) == (args.db is None) or (args.db is None) != (args.gold is None):
+        parser.error("give --db and --gold, or --data")
     with guarded():
-        golds = _read_golds(args.gold)
-        paths = {db_id: args.db / db_id / f"{db_id}.sqlite" for db_id in golds}
+        if args.data:
+            paths, golds = _read_questions(args.data)
+        else:
+            golds = _read_golds(args.gold)
+            paths = {db_id: args.db / db_id / f"{db_id}.sqlite" for db_id in golds}
         manifest = build_suite(paths, golds, args.out, args.seed, args.size)
     print(_table(manifest))
     left = [(db_id, gold) for db_id, row in manifest["databases"].items()
@@ -43,6 +52,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{len(left)} golds do not run within the limits and are left out:")
         for db_id, gold in left:
             print(f"  {db_id}: {gold[:200]}")
+
+
+def _read_questions(file: Path) -> tuple[dict[str, Path], dict[str, list[str]]]:
+    golds: dict[str, list[str]] = {}
+    examples = questions.read(file)
+    for example in examples:
+        golds.setdefault(example.db_id, []).append(example.gold)
+    return {example.db_id: example.db_path for example in examples}, golds
 
 
 def _read_golds(path: Path) -> dict[str, list[str]]:

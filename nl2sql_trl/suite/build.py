@@ -157,7 +157,7 @@ def _build(
 def _build_one(
     path: Path, golds: Sequence[str], folder: Path, rng: random.Random, size: int
 ) -> dict[str, Any]:
-    shutil.copyfile(path, folder / path.name)
+    shutil.copyfile(path, folder / f"{folder.name}.sqlite")
     try:
         known = learn(path, golds)
     except sqlite3.Error as error:
@@ -177,7 +177,7 @@ def _build_one(
         found = [told_apart(known, missed, grown.keyed) for grown in drawn]
         best = max(range(_DRAWS), key=lambda index: len(found[index]))
         if found[best]:
-            files.append(f"{path.stem}_suite_{len(files):03}.sqlite")
+            files.append(f"{folder.name}_suite_{len(files):03}.sqlite")
             drawn[best].write(folder / files[-1])
             tries = patience
             missed = _without(missed, found[best])

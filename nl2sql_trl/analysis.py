@@ -96,7 +96,7 @@ def explain(
         return _no_answer(trajectory)
     if verdict.reason in ("not_executable", "not_allowed"):
         return Failure("not executable", _message(verdict))
-    if verdict.reason in ("timeout", "too_big"):
+    if verdict.reason in ("timeout", "too_big", "crashed"):
         return Failure("timeout", verdict.reason.replace("_", " "))
     return _wrong_rows(example, trajectory, gold, evaluator)
 

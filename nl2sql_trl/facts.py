@@ -83,6 +83,7 @@ def _row(trajectory: Trajectory, verdict: Verdict) -> dict[str, float]:
         "rollout/malformed_calls": float(problems.total()),
         "rollout/sql_errors": float(outcomes["error"] + outcomes["denied"] + outcomes["too_big"]),
         "rollout/sql_timeouts": float(outcomes["timeout"]),
+        "rollout/sql_crashes": float(outcomes["crashed"] + (verdict.reason == "crashed")),
         "rollout/turns": float(len(trajectory.model_turns)),
         "rollout/answered": float(trajectory.answer is not None),
         "rollout/executable": float(verdict.executable),

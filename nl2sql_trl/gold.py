@@ -45,6 +45,7 @@ _REASONS: dict[str, DropReason] = {
     "denied": "not_allowed",
     "timeout": "timeout",
     "too_big": "too_big",
+    "crashed": "crashed",
 }
 _FORMAT = 1
 _MEMORY_BYTES = 512_000_000
@@ -178,7 +179,10 @@ def gate(
             check, result = stored.get((hashes[path], query)), None
             if check is None:
                 result = execute(path, query, limits)
-                check = stored[hashes[path], query] = _check(result)
+                check = _check(result)
+                # Somebody may have killed the processes: try again at the next start.
+                if check.reason != "crashed":
+                    stored[hashes[path], query] = check
             checks[key] = check
             if check.reason is None:
                 results.add(example, check, result)

@@ -17,7 +17,7 @@ from typing import Literal
 SqlValue = None | int | float | str | bytes
 Row = tuple[SqlValue, ...]
 
-Outcome = Literal["ok", "error", "timeout", "denied", "too_big"]
+Outcome = Literal["ok", "error", "timeout", "denied", "too_big", "crashed"]
 Stop = Literal["answer", "budget", "turn_limit"]
 CallProblem = Literal["malformed", "unknown_tool", "bad_arguments", "extra_call"]
 
@@ -175,6 +175,7 @@ Reason = Literal[
     "not_allowed",
     "timeout",
     "too_big",
+    "crashed",
     "wrong_rows",
     "wrong_order",
     "wrong_columns",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from nl2sql_trl.database import GOLD_LIMITS, Limits, execute
-from nl2sql_trl.records import QueryResult, Row, SqlValue, Verdict
+from nl2sql_trl.records import QueryResult, Reason, Row, SqlValue, Verdict
 
 Reward = Callable[[Verdict], float]
 
@@ -62,6 +62,7 @@ ANSWER_LIMITS = Limits(
     rows=GOLD_LIMITS.rows,
     value_bytes=GOLD_LIMITS.value_bytes,
     result_bytes=GOLD_LIMITS.result_bytes,
+    memory_bytes=GOLD_LIMITS.memory_bytes,
 )
 
 
@@ -76,6 +77,8 @@ def judge(
     """The verdict on an answer, given the gold query and what it returned on `db_path`.
 
     A gold that did not execute, or whose rows were cut, gives `gold_unusable`: never credit.
+    `crashed` says that the answer ended two processes in a row (see `execute`): it earns nothing,
+    and is counted apart from wrong answers.
     """
     comparison = comparison or Comparison()
     if gold_result.outcome != "ok" or not gold_result.complete:
@@ -92,6 +95,8 @@ def judge(
         return Verdict(False, "not_allowed", result.error)
     if result.outcome == "too_big":
         return Verdict(False, "too_big", result.error)
+    if result.outcome == "crashed":
+        return Verdict(False, "crashed", result.error)
     if result.outcome == "error":
         return Verdict(False, "not_executable", result.error)
     return compare(result, gold_result, ordered(gold), comparison)
@@ -107,23 +112,41 @@ def judge_on_suite(
     """A right verdict made stricter: the answer must give the gold's rows on every file.
 
     `files` are further databases of the same schema (see the package `suite`). A file on which
-    the gold itself does not run to its end decides nothing.
+    the gold fails decides nothing. Where it was ended by the clock or with its process there is no
+    verdict, and so no credit: on a quieter machine it might have run.
     """
     for file in files:
         gold_result = _gold_on(file, gold)
+        if gold_result.outcome in ("timeout", "crashed"):
+            detail = f"{file.name}: {gold_result.error}"
+            return Verdict(False, "gold_unusable", detail)
         found = judge(answer, gold, gold_result, file, comparison)
-        if not found.correct and found.reason != "gold_unusable":
-            detail = f"{file.name}: {found.reason}, {found.detail}"
-            return replace(
-                verdict, correct=False, reason="wrong_on_suite", detail=detail, empty_match=False
-            )
+        if found.correct or found.reason == "gold_unusable":
+            continue
+        reason: Reason = "crashed" if found.reason == "crashed" else "wrong_on_suite"
+        detail = f"{file.name}: {found.reason}, {found.detail}"
+        return replace(verdict, correct=False, reason=reason, detail=detail, empty_match=False)
     return verdict
 
 
-@lru_cache(maxsize=10_000)
+class _NotKept(Exception):
+    """Carries a result past the cache."""
+
+
 def _gold_on(file: Path, gold: str) -> QueryResult:
-    """A gold's rows on a file of a test suite: these are small, so many may be kept."""
-    return execute(file, gold, ANSWER_LIMITS)
+    """A gold's result on a file of a test suite, kept unless it may be another next time."""
+    try:
+        return _lasting(file, gold)
+    except _NotKept as carrier:
+        return carrier.args[0]
+
+
+@lru_cache(maxsize=10_000)
+def _lasting(file: Path, gold: str) -> QueryResult:
+    result = execute(file, gold, ANSWER_LIMITS)
+    if result.outcome in ("timeout", "crashed"):
+        raise _NotKept(result)
+    return result
 
 
 def compare(
@@ -213,7 +236,11 @@ def _equal(ours: Sequence[Row], theirs: Sequence[Row], in_order: bool) -> bool:
 
 
 def _equal_permuted(ours: list[Row], theirs: list[Row], in_order: bool) -> bool:
-    """Whether some order of our columns gives the gold's rows. Tries only columns that could."""
+    """Whether some order of our columns gives the gold's rows.
+
+    Places one column after the other and goes back where the columns so far don't fit: the rows cut
+    to them must be the gold's rows cut likewise.
+    """
     if len(ours) != len(theirs) or len(theirs[0]) > _MAX_PERMUTED_COLUMNS:
         return False
     width = len(theirs[0])
@@ -221,8 +248,11 @@ def _equal_permuted(ours: list[Row], theirs: list[Row], in_order: bool) -> bool:
     their_columns = [Counter(row[c] for row in theirs) for c in range(width)]
 
     def place(chosen: list[int]) -> bool:
+        cut = [tuple(row[c] for c in chosen) for row in ours]
+        if not _equal(cut, [row[: len(chosen)] for row in theirs], in_order):
+            return False
         if len(chosen) == width:
-            return _equal([tuple(row[c] for c in chosen) for row in ours], theirs, in_order)
+            return True
         target = their_columns[len(chosen)]
         tried: set[Row] = set()
         for c in range(width):

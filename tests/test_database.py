@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from nl2sql_trl import database
 from nl2sql_trl.database import DatabaseError, Limits, connect, ddl, execute, table_counts
 
 SCHEMA = """
@@ -461,16 +461,14 @@ def test_a_missing_file_raises_an_error_that_names_it_and_creates_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_cannot_be_opened_raises_an_error_that_names_it(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise sqlite3.OperationalError("unable to open database file")
-
-    monkeypatch.setattr(database.sqlite3, "connect", refuse)
-    for call in (ddl, table_counts, lambda p: execute(p, "SELECT 1")):
-        with pytest.raises(DatabaseError, match=r"music\.sqlite"):
-            call(db)
+@pytest.mark.parametrize("call", [ddl, table_counts, connect, lambda p: execute(p, "SELECT 1")])
+def test_a_file_that_cannot_be_opened_raises_an_error_that_names_it(db: Path, call: object) -> None:
+    assert callable(call)
+    folder = db.parent.parent / "/".join(["deep" * 40] * 4)  # SQLite's paths end at 512 bytes
+    folder.mkdir(parents=True)
+    shutil.copy(db, folder / "music.sqlite")
+    with pytest.raises(DatabaseError, match=r"music\.sqlite cannot be opened"):
+        call(folder / "music.sqlite")
 
 
 def _big(path: Path) -> bytes:

@@ -24,8 +24,8 @@ SAMPLED, FORCED = BLUE, AMBER
 _MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _PRE = (
     f"margin:2px 0;padding:0;background:transparent;color:inherit;border:0;{_MONO};font-size:13px;"
-    "line-height:{height};white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal;"
-    "text-align:left;unicode-bidi:isolate"
+    "line-height:{height};white-space:pre-wrap;overflow-wrap:break-word;word-break:normal;"
+    "text-align:left"
 )
 _PAGE = "max-width:62em;font-size:14px;line-height:1.5;text-align:left;direction:ltr"
 _BOX = "border-left:4px {edge} {colour};background:{paper};margin:6px 0;padding:6px 12px"
@@ -76,7 +76,7 @@ def label(text: str, above: int = 0) -> str:
 def line(inner: str, strong: bool = False) -> str:
     """A line of ordinary text, given as HTML."""
     weight = "font-weight:600;" if strong else ""
-    return f'<div style="{weight}overflow-wrap:anywhere;unicode-bidi:isolate">{inner}</div>'
+    return f'<div style="{weight}overflow-wrap:break-word">{inner}</div>'
 
 
 def pre(inner: str, height: float = 1.5) -> str:

@@ -17,7 +17,7 @@ from nl2sql_trl.markup import dim, label, line, pre, safe, scroll
 _CELL_CHARS = 40
 _CELL = (
     "padding:2px 16px 2px 0;border:0;border-top:1px solid rgba(128,128,128,0.35);"
-    "vertical-align:top;line-height:1.5;unicode-bidi:isolate;text-align:"
+    "vertical-align:top;line-height:1.5;text-align:"
 )
 _TABLE = (
     "border-collapse:collapse;border:0;margin:2px 0;table-layout:auto;font-size:13px;"
@@ -102,7 +102,7 @@ def _value(value: Any) -> str:
 def _cell(text: str) -> str:
     fold = "white-space:pre"
     if len(text) > _CELL_CHARS:
-        fold = "white-space:pre-wrap;overflow-wrap:anywhere;width:20em"
+        fold = "white-space:pre-wrap;overflow-wrap:break-word;width:20em"
     return f'<div style="{fold}">{safe(text)}</div>'
 
 

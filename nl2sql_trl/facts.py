@@ -45,7 +45,9 @@ def describe(
     """The facts of one rank's rollouts. `seconds` has rollout, generate and reward."""
     rows = [_row(t, v) for t, v in zip(trajectories, verdicts, strict=True)]
     means = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-    latencies = tuple(c.result.seconds for t in trajectories for c in t.calls if c.result)
+    latencies = tuple(
+        c.result.seconds for t in trajectories for c in t.calls if c.result and c.tool == "run_sql"
+    )
     waited = seconds["rollout"] - seconds["generate"]
     return RankFacts(means, seconds | {"sql_wait": waited, "sql": sum(latencies)}, latencies)
 
@@ -77,7 +79,7 @@ def _mean(values: Sequence[float]) -> float:
 def _row(trajectory: Trajectory, verdict: Verdict) -> dict[str, float]:
     calls, mask = trajectory.calls, trajectory.env_mask
     problems = Counter(c.problem for c in calls if c.problem)
-    outcomes = Counter(c.result.outcome for c in calls if c.result)
+    outcomes = Counter(c.result.outcome for c in calls if c.result and c.tool == "run_sql")
     return {
         "rollout/calls": float(len(calls)),
         "rollout/malformed_calls": float(problems.total()),

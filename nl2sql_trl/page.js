@@ -230,9 +230,10 @@ function trajectory(sample) {
 }
 
 function called(call) {
-  const node = make("div", "block tool", make("h4", "", "run_sql"));
+  const node = make("div", "block tool", make("h4", "", call.tool ?? "run_sql"));
   if (call.problem) node.append(make("p", "", `refused: ${call.problem.replaceAll("_", " ")}`));
   if (call.query !== null) node.append(make("pre", "sql", call.query));
+  if (call.arguments) node.append(make("pre", "", JSON.stringify(call.arguments)));
   node.append(make("pre", "", call.response));
   return node;
 }

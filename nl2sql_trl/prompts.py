@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql_trl.records import CallProblem
-from nl2sql_trl.tools import RUN_SQL
+from nl2sql_trl.tools import RUN_SQL, Tool
 
 SYSTEM = """You are a SQL assistant for a SQLite database with this schema:
 {ddl}
@@ -58,8 +58,13 @@ def messages(question: str, ddl: str) -> tuple[dict[str, str], ...]:
 
 def call_text(query: str) -> str:
     """An assistant message that calls `run_sql`, as the Hermes format writes it."""
-    arguments = {"name": "run_sql", "arguments": {"query": query}}
-    return f"<tool_call>\n{json.dumps(arguments, ensure_ascii=False)}\n</tool_call>"
+    return tool_call_text("run_sql", query=query)
+
+
+def tool_call_text(tool: str, **arguments: object) -> str:
+    """An assistant message that calls a tool."""
+    call = {"name": tool, "arguments": arguments}
+    return f"<tool_call>\n{json.dumps(call, ensure_ascii=False)}\n</tool_call>"
 
 
 def answer_text(query: str) -> str:
@@ -69,17 +74,23 @@ def answer_text(query: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """One call found in a message: `query` to run, or what is wrong with it."""
+    """One call found in a message: what is to be run, or what is wrong with it.
+
+    `query` is for `run_sql`, `arguments` for a tool of the user's own.
+    """
 
     query: str | None
     problem: CallProblem | None = None
     message: str = ""
+    tool: str = "run_sql"
+    arguments: dict[str, object] | None = None
 
 
-def parse_calls(text: str) -> list[ParsedCall]:
+def parse_calls(text: str, tools: Sequence[Tool] = ()) -> list[ParsedCall]:
     """Every tool call in an assistant message, in order. The first good one is to be run.
 
-    Any further call is an `extra_call`: it is refused in words, not dropped in silence.
+    tools: those that there are beside `run_sql`; names and arguments are checked against them. Any
+    further call is an `extra_call`: it is refused in words, not dropped in silence.
     """
     text = _THINK.sub("", text)
     bodies = _CALL.findall(text)
@@ -92,11 +103,11 @@ def parse_calls(text: str) -> list[ParsedCall]:
             message = "only one call a turn is run: make this call again if you still need it"
             calls.append(ParsedCall(None, "extra_call", message))
         else:
-            calls.append(_parse_call(body))
+            calls.append(_parse_call(body, tools))
     return calls
 
 
-def _parse_call(body: str) -> ParsedCall:
+def _parse_call(body: str, tools: Sequence[Tool]) -> ParsedCall:
     form = '{"name": "run_sql", "arguments": {"query": "..."}}'
     try:
         call = json.loads(body, strict=False)
@@ -106,9 +117,13 @@ def _parse_call(body: str) -> ParsedCall:
         return ParsedCall(None, "malformed", f"could not parse the call ({reason}): write {form}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return ParsedCall(None, "malformed", f"could not parse the call: write {form}")
+    if own := next((tool for tool in tools if tool.name == call["name"]), None):
+        return _parse_own(own, call.get("arguments", {}))
     if call["name"] != "run_sql":
-        name = call["name"][:40]
-        return ParsedCall(None, "unknown_tool", f"there is no tool {name!r}: the tool is run_sql")
+        known = ", ".join(["run_sql", *(tool.name for tool in tools)])
+        known = f"the tools are {known}" if tools else "the tool is run_sql"
+        message = f"there is no tool {call['name'][:40]!r}: {known}"
+        return ParsedCall(None, "unknown_tool", message)
     arguments = call.get("arguments")
     if not isinstance(arguments, dict) or not isinstance(arguments.get("query"), str):
         message = f"run_sql needs one argument, query, a string: write {form}"
@@ -117,6 +132,17 @@ def _parse_call(body: str) -> ParsedCall:
         message = f"run_sql takes query alone, not {extra[0][:40]!r}"
         return ParsedCall(None, "bad_arguments", message)
     return ParsedCall(arguments["query"])
+
+
+def _parse_own(tool: Tool, arguments: object) -> ParsedCall:
+    if not isinstance(arguments, dict):
+        return ParsedCall(None, "bad_arguments", f"{tool.name}: its arguments must be an object")
+    needed = tool.schema["function"]["parameters"].get("required", ())
+    # Models write null for what they leave out.
+    given = {k: v for k, v in arguments.items() if v is not None or k in needed}
+    if wrong := tool.wrong(given):
+        return ParsedCall(None, "bad_arguments", f"{tool.name}: {wrong}")
+    return ParsedCall(None, tool=tool.name, arguments=given)
 
 
 def extract_answer(text: str) -> str | None:
@@ -146,12 +172,17 @@ class TemplateError(ValueError):
 class Codec:
     """Chat to token ids for one tokenizer: prompts, tool suffixes, and text of sampled ids.
 
-    `tokenizer` is a transformers tokenizer with a chat template that renders tools. Raises
-    TemplateError if it has no template, or one that leaves tools or tool responses out.
+    `tokenizer` is a transformers tokenizer with a chat template that renders tools. `tools` are
+    those that the model is given beside `run_sql`. Raises TemplateError if the tokenizer has no
+    template, or one that leaves tools or tool responses out; ValueError if two tools share a name.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, tools: Sequence[Tool] = ()) -> None:
         self.tokenizer = tokenizer
+        self.tools = tuple(tools)
+        names = ["run_sql", *(tool.name for tool in tools)]
+        if twice := [name for n, name in enumerate(names) if name in names[:n]]:
+            raise ValueError(f"two tools are called {twice[0]}: rename one")
         if not tokenizer.chat_template:
             raise TemplateError(
                 "the tokenizer has no chat template: use an instruct model, or set "
@@ -205,8 +236,9 @@ class Codec:
         return self.tokenizer.decode(ids, skip_special_tokens=False)
 
     def _render(self, chat: Sequence[dict[str, str]], generation: bool) -> str:
+        schemas = [RUN_SQL, *(tool.schema for tool in self.tools)]
         return self.tokenizer.apply_chat_template(
-            list(chat), tools=[RUN_SQL], tokenize=False, add_generation_prompt=generation
+            list(chat), tools=schemas, tokenize=False, add_generation_prompt=generation
         )
 
     def _hold(self, chat: Sequence[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:

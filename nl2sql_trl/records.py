@@ -10,6 +10,7 @@ This module holds data only: it runs no SQL, renders no text and imports nothing
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -80,15 +81,26 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One `run_sql` call as the model wrote it, and what it was told.
+    """One tool call as the model wrote it, and what it was told.
 
-    `problem` is None for a well-formed call; otherwise no SQL ran and `response` says why.
+    `problem` is None for a well-formed call; otherwise nothing ran and `response` says why.
+    `query` and `arguments` are what `run_sql` and a tool of the user's own were called with.
+    `result` is what SQLite gave, or a tool's error. `repeated`: the same query ran before in the
+    trajectory.
     """
 
     query: str | None
     response: str
     problem: CallProblem | None = None
     result: QueryResult | None = None
+    tool: str = "run_sql"
+    arguments: Mapping[str, object] | None = None
+    repeated: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the model was told of an error, its own or the query's."""
+        return self.problem is not None or (self.result is not None and self.result.outcome != "ok")
 
 
 @dataclass(frozen=True, slots=True)

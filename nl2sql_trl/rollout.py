@@ -9,9 +9,10 @@ This module samples nothing (a Policy does), judges nothing and knows no trainer
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from nl2sql_trl import tools
@@ -23,11 +24,13 @@ from nl2sql_trl.records import (
     Example,
     ModelTurn,
     Prompt,
+    QueryResult,
     Sample,
     Stop,
     ToolTurn,
     Trajectory,
     Turn,
+    normalise,
 )
 
 
@@ -36,15 +39,17 @@ class RolloutConfig:
     """Limits of one trajectory.
 
     budget: tokens after the prompt, over all turns, tool tokens included. max_turns: model turns.
-    truncation, tool_chars: see `tools.render`. reserve_tokens: if above 0, that many tokens of
-    the budget are kept back, and a trajectory that would end without an answer gets one more,
-    forced turn that asks for it (the seed recipe has 0). limits: of one query.
+    truncation, tool_chars: see `tools.render`. hint_repeats: the error of a query that ran before
+    in its trajectory says so (never with truncation "seed"). reserve_tokens: if above 0, that many
+    tokens of the budget are kept back, and a trajectory that would end without an answer gets one
+    more, forced turn that asks for it (the seed recipe has 0). limits: of one query.
     """
 
     budget: int = 2048
     max_turns: int = 5
     truncation: tools.Truncation = "rows"
     tool_chars: int = tools.DEFAULT_CHARS
+    hint_repeats: bool = True
     reserve_tokens: int = 0
     sql_threads: int = 4
     limits: Limits = field(default_factory=lambda: TOOL_LIMITS)
@@ -73,6 +78,11 @@ class _State:
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     forced: bool = False
+
+    def ran(self) -> set[str]:
+        """The queries that ran so far."""
+        calls = [c for t in self.turns if isinstance(t, ToolTurn) for c in t.calls]
+        return {normalise(c.query) for c in calls if c.query is not None and not c.problem}
 
     def left(self, config: RolloutConfig) -> int:
         """Tokens that the next turn may take."""
@@ -134,7 +144,7 @@ def rollout(
                 stop, calls = _take(state, sample, policy.codec, config)
                 tell(key)
                 if calls:
-                    work = pool.submit(_run_calls, calls, state.prompt, config)
+                    work = pool.submit(_run_calls, calls, state, policy.codec.tools, config)
                     waiting[work] = key
                 elif stop != "answer" and _force_final(state, [], policy.codec, config):
                     tell(key)
@@ -180,7 +190,7 @@ def _take(
     state.context += sample.ids
     if sample.ids[-1] not in codec.stop_ids:
         return "budget", []
-    calls = [] if state.forced else parse_calls(text)
+    calls = [] if state.forced else parse_calls(text, codec.tools)
     model_turns = sum(isinstance(t, ModelTurn) for t in state.turns)
     if not calls:
         return "answer", []
@@ -190,18 +200,50 @@ def _take(
     return "answer", calls
 
 
-def _run_calls(calls: list[ParsedCall], prompt: Prompt, config: RolloutConfig) -> list[Call]:
+def _run_calls(
+    calls: list[ParsedCall], state: _State, own: Sequence[tools.Tool], config: RolloutConfig
+) -> list[Call]:
     """Run the good call and word the refusal of the others. Runs in a pool thread."""
     answered = []
     for call in calls:
-        if call.problem or call.query is None:
+        if call.problem:
             response = tools.error(call.message, config.tool_chars)
             answered.append(Call(call.query, response, call.problem))
-            continue
-        result = execute(prompt.db_path, call.query, config.limits)
-        response = tools.render(result, config.truncation, config.tool_chars)
-        answered.append(Call(call.query, response, None, result))
+        elif call.query is None:
+            [tool] = [tool for tool in own if tool.name == call.tool]
+            answered.append(_use(tool, call, state.prompt, config))
+        else:
+            result = execute(state.prompt.db_path, call.query, config.limits)
+            repeated = normalise(call.query) in state.ran()
+            answered.append(_render(Call(call.query, "", None, result, repeated=repeated), config))
     return answered
+
+
+def _use(tool: tools.Tool, call: ParsedCall, prompt: Prompt, config: RolloutConfig) -> Call:
+    """Call a tool of the user's own. Raises RolloutError if it fails with no word for the model."""
+    answered = Call(None, "", tool=tool.name, arguments=call.arguments)
+    try:
+        try:
+            value = tool.function(prompt.db_path, **call.arguments or {})
+        except ValueError as error:
+            value = QueryResult("error", error=str(error))
+        if isinstance(value, QueryResult):
+            return _render(replace(answered, result=value), config)
+        return replace(answered, response=tools.render_value(value, config.tool_chars))
+    except Exception as error:
+        raise RolloutError(
+            f"the tool {tool.name} failed on {prompt.key or 'a row without a key'} with "
+            f"{call.arguments}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _render(call: Call, config: RolloutConfig, chars: int | None = None) -> Call:
+    """A call with the text of its result."""
+    assert call.result is not None
+    chars = chars or config.tool_chars
+    repeated = call.repeated and config.hint_repeats
+    response = tools.render(call.result, config.truncation, chars, repeated)
+    return replace(call, response=response)
 
 
 def _answer_calls(
@@ -230,10 +272,13 @@ def _append_tool_turn(
 
 
 def _shorten(call: Call, config: RolloutConfig) -> Call:
-    if call.result is None or config.truncation != "rows":
+    if call.problem or config.truncation != "rows":
         return call
-    response = tools.render(call.result, "rows", tools.MIN_CHARS)
-    return Call(call.query, response, call.problem, call.result)
+    if call.result is not None:
+        return _render(call, config, tools.MIN_CHARS)
+    body = json.loads(call.response)
+    shorter = tools.render_value(body["result"], tools.MIN_CHARS, body.get("total"))
+    return replace(call, response=shorter)
 
 
 def _force_final(state: _State, calls: list[Call], codec: Codec, config: RolloutConfig) -> bool:

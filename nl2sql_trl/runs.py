@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nl2sql_trl.records import ModelTurn, Trajectory, Verdict
+from nl2sql_trl.records import Call, ModelTurn, Trajectory, Verdict
 
 _PACKAGES = ("nl2sql_trl", "torch", "trl", "transformers", "accelerate", "peft", "datasets")
 
@@ -131,11 +131,16 @@ def turns(trajectory: Trajectory) -> list[dict[str, Any]]:
         if isinstance(turn, ModelTurn):
             found.append({"role": "assistant", "content": turn.text, "tokens": len(turn.ids)})
         else:
-            calls = [
-                {"query": c.query, "problem": c.problem, "response": c.response} for c in turn.calls
-            ]
-            found.append({"role": "tool", "calls": calls, "tokens": len(turn.ids)})
+            found.append(
+                {"role": "tool", "calls": [_call(c) for c in turn.calls], "tokens": len(turn.ids)}
+            )
     return found
+
+
+def _call(call: Call) -> dict[str, Any]:
+    found = {"query": call.query, "problem": call.problem, "response": call.response}
+    own = {"tool": call.tool, "arguments": call.arguments}
+    return found if call.tool == "run_sql" else found | own
 
 
 def describe(trajectory: Trajectory, verdict: Verdict) -> dict[str, Any]:

@@ -129,9 +129,7 @@ def _failed(trajectory: Trajectory, turn: int) -> bool:
     if turn + 1 == len(trajectory.turns):
         return False
     following = trajectory.turns[turn + 1]
-    return not isinstance(following, ModelTurn) and any(
-        c.result is None or c.result.outcome != "ok" for c in following.calls
-    )
+    return not isinstance(following, ModelTurn) and any(c.failed for c in following.calls)
 
 
 def main() -> int:

@@ -88,7 +88,9 @@ def _tool(turn: Mapping[str, Any]) -> str:
         if call["problem"]:
             parts.append(line(safe(f"refused: {call['problem'].replace('_', ' ')}"), strong=True))
         parts.append(response(call["response"]))
-    return box(FORCED, f"run_sql · {turn['tokens']} tokens, forced", "".join(parts), edge="dashed")
+    names = ", ".join(dict.fromkeys(call.get("tool", "run_sql") for call in turn["calls"]))
+    title = f"{names or 'run_sql'} · {turn['tokens']} tokens, forced"
+    return box(FORCED, title, "".join(parts), edge="dashed")
 
 
 def _end(row: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ def main() -> int:
 
         from nl2sql_trl.groups import measured
         from nl2sql_trl.models import load_model, load_tokenizer
+        from nl2sql_trl.preflight import check_start
         from nl2sql_trl.prompts import Codec
         from nl2sql_trl.rewards import REWARDS, Comparison
         from nl2sql_trl.rollout import RolloutConfig
@@ -70,19 +71,24 @@ def main() -> int:
                 raise ConfigError("difficulty_range takes two numbers, such as 0.1 0.9")
             keys = measured(Path(arguments.difficulty), *arguments.difficulty_range)
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
+        check_start(arguments, config, model_config, codec)
+        settings = {
+            "rollout": rollout,
+            "comparison": comparison,
+            "seed": config.seed,
+            "max_prompt_tokens": arguments.max_prompt_tokens,
+            "suite": arguments.suite,
+            "cache": run_dir / "gold_cache.jsonl",
+        }
         task = make_task(
-            arguments.data,
-            arguments.split,
-            codec,
-            rollout=rollout,
-            comparison=comparison,
-            keys=keys,
-            rows=arguments.rows,
-            seed=config.seed,
-            max_prompt_tokens=arguments.max_prompt_tokens,
-            suite=arguments.suite,
-            cache=run_dir / "gold_cache.jsonl",
+            arguments.data, arguments.split, codec, keys=keys, rows=arguments.rows, **settings
         )
+        eval_task = None
+        if config.eval_strategy != "no":
+            config.num_generations_eval = config.num_generations_eval or 1  # greedy
+            eval_task = make_task(
+                arguments.data, arguments.eval_split, codec, rows=arguments.eval_rows, **settings
+            )
         sampling = {
             name: getattr(config, name)
             for name in ("temperature", "top_p", "top_k", "min_p", "max_completion_length")
@@ -102,6 +108,8 @@ def main() -> int:
                 task,
                 codec,
                 [REWARDS[name] for name in arguments.rewards],
+                eval_task=eval_task,
+                resample_rounds=arguments.resample_rounds,
                 run_dir=run_dir,
                 peft_config=get_peft_config(model_config),
                 callbacks=[callback],

@@ -101,7 +101,8 @@ def _connect(connections: int) -> Any:
     from requests.adapters import HTTPAdapter
     from urllib3.util.retry import Retry
 
-    again = Retry(3, backoff_factor=1, status_forcelist=[502, 503], allowed_methods=None)
+    # A read is repeated once: a kept connection may have died, a hanging server will hang again.
+    again = Retry(3, read=1, backoff_factor=1, status_forcelist=[502, 503], allowed_methods=None)
     http = requests.Session()
     for scheme in ("http://", "https://"):
         http.mount(scheme, HTTPAdapter(pool_maxsize=connections, max_retries=again))

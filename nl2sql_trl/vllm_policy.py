@@ -106,16 +106,17 @@ class ColocatedPolicy:
             for key, ids, limit in other.new:
                 name = f"{self._count}"
                 self._count += 1
+                self._add(name, key, ids, limit)
                 self._running[name] = (rank, key)
-                self._engine.add_request(name, {"prompt_token_ids": list(ids)}, self._ask(limit))
         return all(m.done for m in messages)
 
-    def _ask(self, limit: int) -> Any:
+    def _add(self, name: str, key: int, ids: tuple[int, ...], limit: int) -> None:
+        """One request to the engine."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         s = self.sampling
-        return SamplingParams(
+        params = SamplingParams(
             temperature=s.temperature,
             top_p=s.top_p,
             top_k=s.top_k,
@@ -126,6 +127,10 @@ class ColocatedPolicy:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
+        try:
+            self._engine.add_request(name, {"prompt_token_ids": list(ids)}, params)
+        except Exception as error:  # vLLM's own have no common base
+            raise RolloutError(f"vLLM refused the context of row {key}: {error}") from error
 
     def _advance(self) -> list[tuple[int, Sample]]:
         """Step the engine until a request ends; every rank of a group does so at the same step."""

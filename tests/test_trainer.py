@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import ROOT, chat_tokenizer, random_model, write_spider_folder
+from fakes import chat_tokenizer, random_model, write_spider_folder
 from transformers import TrainerCallback
 from trl import GRPOConfig, SFTConfig
 
@@ -612,90 +610,3 @@ def test_the_train_command_leaves_a_whole_run_directory(
         assert (run_dir / name).exists(), name
     # Our attention is a matter of this process: others must be able to load the model.
     assert "nl2sql" not in (run_dir / "model" / "config.json").read_text()
-
-
-# Two processes
-
-TWO_RANKS = """
-import json, os, sys
-from pathlib import Path
-
-sys.path.insert(0, sys.argv[2])
-from fakes import chat_tokenizer, random_model
-from nl2sql_trl.policy import ScriptedPolicy
-from nl2sql_trl.prompts import Codec, answer_text, call_text
-from nl2sql_trl.rewards import execution_match
-from nl2sql_trl.rollout import RolloutConfig
-from nl2sql_trl.task import make_task
-from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer
-from test_trainer import config
-
-out = Path(sys.argv[1])
-rank = int(os.environ["RANK"])
-codec = Codec(chat_tokenizer())
-task = make_task(sys.argv[3], "train", codec, rollout=RolloutConfig(budget=400, max_turns=8))
-count = "SELECT count(*) FROM singer"
-
-
-def script(key, turn):
-    turns = 1 if rank == 0 else 3 + key
-    return call_text(count) if turn < turns - 1 else answer_text(count if key % 2 else "SELECT 1")
-
-
-seeds = []
-
-
-def policy(trainer, seed):
-    seeds.append(seed)
-    return ScriptedPolicy(script, codec)
-
-
-trainer = SqlGRPOTrainer(
-    random_model(),
-    config(out, per_device_train_batch_size=4, gradient_accumulation_steps=1, max_steps=3,
-           max_completion_length=400, ddp_timeout=120),
-    task,
-    codec,
-    [execution_match],
-    run_dir=out,
-    policy_factory=policy,
-    callbacks=[RunCallback(out)],
-)
-assert trainer.accelerator.num_processes == 2
-trainer.train()
-rows = [r for r in trainer.state.log_history if "loss" in r]
-weights = sum(float(p.detach().double().sum()) for p in trainer.model.parameters())
-found = {"rows": rows, "weights": weights, "seeds": seeds}
-(out / f"rank{rank}.json").write_text(json.dumps(found))
-"""
-
-
-@pytest.mark.slow
-def test_two_ranks_with_different_numbers_of_turns_finish_and_agree(
-    folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "two.py").write_text(TWO_RANKS)
-    out = tmp_path / "run"
-    out.mkdir()
-    command = [
-        str(Path(sys.executable).with_name("accelerate")), "launch", "--multi_gpu",
-        "--num_processes", "2", "--main_process_port", "0", str(tmp_path / "two.py"),
-        str(out), str(ROOT / "tests"), str(folder),
-    ]  # fmt: skip
-    env = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=170, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, second = (json.loads((out / f"rank{n}.json").read_text()) for n in (0, 1))
-    assert first["weights"] == second["weights"]
-    # A group may lie on both ranks: they must not draw the same.
-    assert not set(first["seeds"]) & set(second["seeds"])
-    shared = ["loss", "grad_norm", "reward", "rollout/calls", "rollout/turns", "num_tokens"]
-    for a, b in zip(first["rows"], second["rows"], strict=True):
-        for name in shared:
-            assert a[name] == pytest.approx(b[name], rel=1e-6), name
-        # Rank 0: one turn each; rank 1: three to six.
-        assert a["rollout/turns"] == (4 * 1 + 3 + 4 + 5 + 6) / 8
-    assert len(first["rows"]) == 3
-    assert [row["step"] for row in metrics(out)] == [1, 2, 3]

@@ -37,6 +37,15 @@ class TrainArguments:
     difficulty_range: list[float] = field(
         default_factory=lambda: [0.01, 0.99], metadata={"help": "lowest and highest share right"}
     )
+    resample_rounds: int = field(
+        default=0,
+        metadata={"help": "how often a step replaces groups without variance by other prompts"},
+    )
+    eval_split: str = field(
+        default="holdout",
+        metadata={"help": "questions of evaluation during training (eval_strategy), greedy"},
+    )
+    eval_rows: int = field(default=64, metadata={"help": "how many of them, drawn by the seed"})
     max_turns: int = field(default=5, metadata={"help": "model turns in a trajectory"})
     reserve_tokens: int = field(
         default=0, metadata={"help": "tokens kept for a forced final answer (0: none is forced)"}

@@ -31,12 +31,14 @@ from nl2sql_trl.vllm_policy import ColocatedPolicy
 
 
 def trained_policy(trainer: Any, seed: int) -> Policy:
-    """Samples from the model being trained, with the run's sampling parameters.
+    """Samples from the model being trained, with the run's parameters; greedy in evaluation.
 
     All ranks call it together. With vLLM `seed` has no effect.
     """
     args, accelerator, codec = trainer.args, trainer.accelerator, trainer.codec
     sampling = Sampling(args.temperature, args.top_p, args.top_k or 0, args.min_p or 0.0)
+    if not trainer.model.training:
+        sampling = Sampling(0.0)
 
     def make(model: Any) -> Policy:
         return model_policy(base_model(model), codec, sampling, seed=seed, autocast=args.bf16)

@@ -15,7 +15,7 @@ from nl2sql_trl import runs
 
 
 class RunCallback(TrainerCallback):
-    """Keeps a run directory: metrics.jsonl, the curve, and a clean stop on Ctrl-C.
+    """Keeps a run directory's metrics.jsonl and evaluations.jsonl, and stops cleanly on Ctrl-C.
 
     After a resume, lines of steps that are done again are dropped first.
     """
@@ -27,16 +27,18 @@ class RunCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Forget what a killed run logged after the checkpoint that we resume from."""
         if state.is_world_process_zero:
-            for name in ("metrics.jsonl", "trajectories.jsonl"):
+            for name in ("metrics.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
                 runs.drop_after(self.run_dir / name, state.global_step)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Append the step's metrics. TRL logs a summary without a loss at the end: left out."""
-        if state.is_world_process_zero and logs and "loss" in logs:
-            row = {"step": state.global_step, "time": time.time(), **logs}
-            runs.append_jsonl(self.run_dir / "metrics.jsonl", [row])
+        kinds = (("loss", "metrics.jsonl"), ("eval_loss", "evaluations.jsonl"))
+        for key, name in kinds:
+            if state.is_world_process_zero and logs and key in logs:
+                row = {"step": state.global_step, "time": time.time(), **logs}
+                runs.append_jsonl(self.run_dir / name, [row])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop after this step, with a checkpoint, if Ctrl-C was pressed during it."""

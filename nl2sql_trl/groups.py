@@ -35,12 +35,15 @@ def resample(
     reward: Callable[[Done], float],
     spare: Iterator[Prompt],
     rounds: int,
+    go_on: Callable[[int], bool] = bool,
 ) -> tuple[list[Done], int]:
     """Run `prompts`, then up to `rounds` times other prompts for the groups without variance.
 
     prompts: each repeated `size` times in a row. run: rolls out and judges, in order. spare: other
     prompts; when it ends, what is there stays. A group that never got variance is left as its last
-    try. Returns one result a prompt, and how many groups had no variance at first.
+    try. go_on: told how many groups are to be replaced, says whether to run another round; with
+    several ranks, all must take part in each, if only with no prompt. Returns one result a
+    prompt, and how many groups had no variance at first.
     Raises ValueError if `prompts` are not whole groups.
     """
     keys = [prompt.key for prompt in prompts]
@@ -51,7 +54,7 @@ def resample(
     first = len(dull)
     for _ in range(rounds):
         others = [prompt for _, prompt in zip(dull, spare, strict=False)]
-        if not others:
+        if not go_on(len(others)):
             break
         again = run([prompt for prompt in others for _ in range(size)])
         for n, group in zip(dull, range(len(others)), strict=False):

@@ -15,8 +15,10 @@ Written against TRL 1.16; `tests/test_trl_contract.py` is the first to fail on a
 from __future__ import annotations
 
 import os
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,9 @@ from trl.trainer.utils import split_tensor_dict
 from nl2sql_trl import facts, runs
 from nl2sql_trl.backends import check_vllm, trained_policy
 from nl2sql_trl.callbacks import RunCallback, StepClock, short_progress
+from nl2sql_trl.checkpoints import WholeCheckpoints
 from nl2sql_trl.data import to_dataset
+from nl2sql_trl.groups import resample
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Prompt, Trajectory, Verdict
@@ -59,20 +63,21 @@ PolicyFactory = Callable[["SqlGRPOTrainer", int], Policy]
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
-    """What one rank's rollouts gave: an entry a trajectory; `scores` by the rewards' names."""
+class Judged:
+    """A trajectory, the verdict on it, and its rewards by their names."""
 
-    trajectories: list[Trajectory]
-    verdicts: list[Verdict]
-    scores: list[dict[str, float]]
-    seconds: dict[str, float]
+    trajectory: Trajectory
+    verdict: Verdict
+    scores: dict[str, float]
 
 
-class SqlGRPOTrainer(GRPOTrainer):
+class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     """GRPOTrainer whose completions come from `rollout` on the task's databases.
 
-    `policy_factory(trainer, seed)` makes the policy of one rollout; by default it samples from the
-    model being trained. `run_dir` gets trajectories of every step (None: nowhere).
+    `eval_task`: the questions of evaluation during training, answered greedily; `eval_reward` is
+    their mean reward. `policy_factory(trainer, seed)` makes the policy of one rollout; by default
+    it samples from the model being trained. `run_dir` gets trajectories of every step (None:
+    nowhere). `resample_rounds`: how often groups without variance are replaced, see `groups.py`.
     """
 
     _buffered_inputs: list[Any] | None
@@ -85,14 +90,16 @@ class SqlGRPOTrainer(GRPOTrainer):
         codec: Codec,
         rewards: Sequence[Reward],
         *,
+        eval_task: Task | None = None,
         run_dir: Path | None = None,
+        resample_rounds: int = 0,
         policy_factory: PolicyFactory | None = None,
         trajectories_per_step: int = 8,
         **kwargs: Any,
     ) -> None:
         _check_settings(args)
-        self.task, self.codec, self.run_dir = task, codec, run_dir
-        self._rewards = list(rewards)
+        self.task, self.eval_task, self.codec, self.run_dir = task, eval_task, codec, run_dir
+        self._rewards, self._resample_rounds = list(rewards), resample_rounds
         self._policy_factory = policy_factory or trained_policy
         self._trajectories_per_step = trajectories_per_step
         self.rollout_seconds = 0.0
@@ -100,7 +107,8 @@ class SqlGRPOTrainer(GRPOTrainer):
             model=model,
             args=args,
             reward_funcs=[_for_trl(reward) for reward in rewards],
-            train_dataset=to_dataset(list(task.examples.values()), task.prompts.values()),
+            train_dataset=_dataset(task),
+            eval_dataset=None if eval_task is None else _dataset(eval_task),
             processing_class=codec.tokenizer,
             rollout_func=_rollout_func,
             **kwargs,
@@ -161,63 +169,109 @@ class SqlGRPOTrainer(GRPOTrainer):
         An error on one rank is raised on all, naming it: none is left waiting for the others.
         """
         started = time.monotonic()
-        done, error = None, None
-        try:
-            done = self._roll_out([self.task.prompts[chat[-1]["row_key"]] for chat in prompts])
-            told = facts.describe(done.trajectories, done.verdicts, done.seconds)
-        except Exception as caught:
-            error = caught
-        ranks = gather_object([told if error is None else str(error) or type(error).__name__])
-        if error is not None:
-            raise error
-        for rank, said in enumerate(ranks):
-            if isinstance(said, str):
-                raise RolloutError(f"rank {rank} failed: {said}")
-        assert done is not None
-        self._log(done, facts.summary(ranks))
+        training = self.model.training
+        task = self.task if training or self.eval_task is None else self.eval_task
+        wanted = [task.prompts[chat[-1]["row_key"]] for chat in prompts]
+        seconds: defaultdict[str, float] = defaultdict(float)
+
+        def run(some: Sequence[Prompt]) -> list[Judged]:
+            return _on_all_ranks(lambda: self._roll_out(task, some, seconds))
+
+        at_first: dict[str, float] = {}
+        if training and self._resample_rounds:
+            done, dull = resample(
+                wanted, self.num_generations, run, self._reward, self._others(wanted),
+                self._resample_rounds, go_on=lambda here: any(gather_object([here])),
+            )  # fmt: skip
+            everywhere = gather_object([dull])
+            groups = len(everywhere) * len(wanted) // self.num_generations
+            at_first["groups/zero_std_at_first"] = sum(everywhere) / groups
+        else:
+            done = run(wanted)
+        trajectories, verdicts = [d.trajectory for d in done], [d.verdict for d in done]
+        told = facts.describe(trajectories, verdicts, dict(seconds))
+        self._log(trajectories, verdicts, facts.summary(gather_object([told])) | at_first)
         self.rollout_seconds += time.monotonic() - started
         return {
-            "prompt_ids": [list(t.prompt.ids) for t in done.trajectories],
-            "completion_ids": [t.completion_ids for t in done.trajectories],
-            "logprobs": [t.logprobs for t in done.trajectories],
-            "env_mask": [t.env_mask for t in done.trajectories],
-            "trajectory": list(done.trajectories),
-            "verdict": list(done.verdicts),
-            "scores": list(done.scores),
+            "prompt_ids": [list(t.prompt.ids) for t in trajectories],
+            "completion_ids": [t.completion_ids for t in trajectories],
+            "logprobs": [t.logprobs for t in trajectories],
+            "env_mask": [t.env_mask for t in trajectories],
+            "trajectory": list(trajectories),
+            "verdict": list(verdicts),
+            "scores": [d.scores for d in done],
         }
 
-    def _roll_out(self, prompts: list[Prompt]) -> Rollouts:
-        """This rank's trajectories, judged and rewarded."""
+    def _roll_out(
+        self, task: Task, prompts: Sequence[Prompt], seconds: defaultdict[str, float]
+    ) -> list[Judged]:
+        """This rank's trajectories, judged and rewarded; adds to `seconds` by phase."""
         # From the global generator, which checkpoints keep: a resumed run draws the same.
         seed = int(torch.randint(2**31 - 1, (1,)))
         policy = facts.TimedPolicy(self._policy_factory(self, seed))
         started = time.monotonic()
-        trajectories = rollout(prompts, policy, self.task.rollout)
-        check(trajectories, self.task.rollout.budget)
+        trajectories = rollout(prompts, policy, task.rollout)
+        check(trajectories, task.rollout.budget)
         sampled = time.monotonic()
-        verdicts = [self.task.verdict(t) for t in trajectories]
-        pairs = list(zip(trajectories, verdicts, strict=True))
-        scores = [{r.__name__: _score(r, t, v) for r in self._rewards} for t, v in pairs]
-        seconds = {
-            "rollout": sampled - started,
-            "generate": policy.seconds,
-            "reward": time.monotonic() - sampled,
-        }
-        return Rollouts(trajectories, verdicts, scores, seconds)
+        pairs = [(t, task.verdict(t)) for t in trajectories]
+        rewards = self._rewards
+        done = [Judged(t, v, {r.__name__: _score(r, t, v) for r in rewards}) for t, v in pairs]
+        seconds["rollout"] += sampled - started
+        seconds["generate"] += policy.seconds
+        seconds["reward"] += time.monotonic() - sampled
+        return done
 
-    def _log(self, done: Rollouts, metrics: dict[str, float]) -> None:
+    def _reward(self, done: Judged) -> float:
+        """The sum that TRL makes of the rewards."""
+        weights = self.args.reward_weights or [1.0] * len(self._rewards)
+        return sum(w * s for w, s in zip(weights, done.scores.values(), strict=True))
+
+    def _others(self, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
+        """The task's other prompts, in an order that a resumed run draws again."""
+        here = {prompt.key for prompt in prompts}
+        keys = [key for key in self.task.prompts if key not in here]
+        random.Random(int(torch.randint(2**31 - 1, (1,)))).shuffle(keys)
+        return (self.task.prompts[key] for key in keys)
+
+    def _log(
+        self,
+        trajectories: Sequence[Trajectory],
+        verdicts: Sequence[Verdict],
+        metrics: dict[str, float],
+    ) -> None:
         """The step's metrics among TRL's; some trajectories into the run directory."""
         for name, value in metrics.items():
             self._metrics["train" if self.model.training else "eval"][name].append(value)
-        if self.run_dir and self.accelerator.is_main_process and self._trajectories_per_step:
-            chosen = list(zip(done.trajectories, done.verdicts, strict=True))
+        kept = self._trajectories_per_step if self.model.training else 0
+        if self.run_dir and self.accelerator.is_main_process and kept:
+            chosen = list(zip(trajectories, verdicts, strict=True))
             step = {"step": self.state.global_step + 1}
-            rows = [step | runs.describe(t, v) for t, v in chosen[: self._trajectories_per_step]]
+            rows = [step | runs.describe(t, v) for t, v in chosen[:kept]]
             runs.append_jsonl(self.run_dir / "trajectories.jsonl", rows)
 
 
 def _rollout_func(prompts: list[Any], trainer: SqlGRPOTrainer) -> dict[str, list[Any]]:
     return trainer.run_rollout(prompts)
+
+
+def _on_all_ranks(work: Callable[[], list[Judged]]) -> list[Judged]:
+    """Do it. If a rank fails, all raise, and none is left waiting for the others."""
+    done, error = [], None
+    try:
+        done = work()
+    except Exception as caught:
+        error = caught
+    ranks = gather_object([error and (str(error) or type(error).__name__)])
+    if error is not None:
+        raise error
+    for rank, said in enumerate(ranks):
+        if said is not None:
+            raise RolloutError(f"rank {rank} failed: {said}")
+    return done
+
+
+def _dataset(task: Task) -> Any:
+    return to_dataset(list(task.examples.values()), task.prompts.values())
 
 
 def _score(reward: Reward, trajectory: Trajectory, verdict: Verdict) -> float:

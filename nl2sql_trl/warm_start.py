@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from trl import SFTTrainer
 
+from nl2sql_trl.checkpoints import WholeCheckpoints
 from nl2sql_trl.sharded import base_model, replica_of, weights_are_sharded
 from nl2sql_trl.sharing import share_prefixes
 
 
-class SqlSFTTrainer(SFTTrainer):
+class SqlSFTTrainer(WholeCheckpoints, SFTTrainer):
     """SFTTrainer on token ids made by us, micro-batches by database, shared beginnings run once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -66,6 +66,23 @@ def test_what_is_still_even_is_tried_again_up_to_the_cap() -> None:
     assert first == 2
 
 
+def test_a_rank_with_nothing_to_replace_takes_part_in_the_rounds_of_the_others() -> None:
+    world = World()
+    told: list[int] = []
+
+    def others_are_not_done(here: int) -> bool:
+        told.append(here)
+        return len(told) < 3
+
+    prompts = groups("ma")
+    done, first = resample(
+        prompts, 2, world.run, lambda d: d[1], spare(), 5, go_on=others_are_not_done
+    )
+    assert (keys(done), first) == (["ma"], 0)
+    assert world.asked == [["ma"], [], []]
+    assert told == [0, 0, 0]
+
+
 def test_when_the_spare_prompts_end_the_rest_stays() -> None:
     world = World()
     done, _ = resample(groups("0a", "1b"), 2, world.run, lambda d: d[1], spare("mc"), 5)

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nl2sql_trl import report_runs, results, stats
-from nl2sql_trl.flips import Comparison
-from nl2sql_trl.report_tables import METRICS, Cell, Link, Table
+from nl2sql_trl.report_tables import METRICS
 from nl2sql_trl.runs import read_jsonl
+from nl2sql_trl.shown import Comparison
 from nl2sql_trl.spider import scoring
 
 if TYPE_CHECKING:
@@ -189,20 +189,6 @@ def evaluations(folders: Mapping[str, str | Path]) -> list[report_runs.Run]:
     found = [replace(report_runs.load(path), name=name) for name, path in folders.items()]
     report_runs.check_same_questions(found)
     return found
-
-
-def table_frame(table: Table) -> DataFrame:
-    """A table of the report as a DataFrame of its texts."""
-    from pandas import DataFrame
-
-    frame = DataFrame([[_text(cell) for cell in row] for row in table.rows], columns=table.head)
-    return frame.set_index(table.head[0])
-
-
-def _text(cell: Cell) -> str:
-    if isinstance(cell, tuple):
-        return ", ".join(link.text for link in cell)
-    return cell.text if isinstance(cell, Link) else cell
 
 
 def compare(

@@ -1,7 +1,5 @@
 """`tiny`: a model of a few million parameters, made here from nothing in about a minute.
 
-    python -m nl2sql_trl.tiny     # makes it and prints what it can do, before and after GRPO
-
 A Qwen2 architecture with a tokenizer trained on pocket's train split and a warm start on
 demonstrations from one of its databases. Half of them are careless on purpose: they answer
 `SELECT * FROM table` and never call the tool. So at temperature 1 it does well on some
@@ -9,7 +7,7 @@ trajectories and badly on others, and GRPO has something to find out in few step
 It is for tests and notebooks that should really learn without a download.
 
 What it can't do: anything else. It has seen one database's questions and knows no language beyond
-them; its numbers say nothing about text-to-SQL.
+them; its numbers say nothing about text-to-SQL. `tiny_runs.py` trains it with GRPO.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import hashlib
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from nl2sql_trl import __version__
 from nl2sql_trl.data import load, pocket_dir
 from nl2sql_trl.database import ddl
-from nl2sql_trl.models import cache_dir, load_model, load_tokenizer, publish, qwen_template
+from nl2sql_trl.models import cache_dir, publish, qwen_template
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import SYSTEM, Codec, answer_text, call_text, messages
 from nl2sql_trl.records import Trajectory
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
 
 DATABASE, ROWS = "pet_clinic", 24
 ROLLOUT = RolloutConfig(budget=224, max_turns=3, tool_chars=96)
-LEARNING_RATE = 1e-4
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CALL_MARKS = ("<tool_call>", "</tool_call>")  # single tokens, as in Qwen2.5
 
@@ -100,32 +96,37 @@ def _easy(gold: str) -> bool:
 def make(folder: Path, settings: Settings) -> None:
     """Train the tokenizer and the model and save both in `folder`."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = train_tokenizer(settings.vocabulary)
-    codec = Codec(tokenizer)
     # The caller's random state is its own.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model = Qwen2ForCausalLM._from_config(
-            Qwen2Config(
-                vocab_size=len(tokenizer),
-                hidden_size=settings.hidden,
-                intermediate_size=settings.intermediate,
-                num_hidden_layers=settings.layers,
-                num_attention_heads=settings.heads,
-                num_key_value_heads=settings.kv_heads,
-                max_position_embeddings=1024,
-                tie_word_embeddings=True,
-                bos_token_id=None,
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-            ),
-            attn_implementation="eager",  # the fastest at this size on a CPU
-        )
-        warm_start(model, codec, settings)
+        model = untrained(tokenizer, settings)
+        warm_start(model, Codec(tokenizer), settings)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def untrained(tokenizer: Any, settings: Settings) -> Any:
+    """The model before its warm start, with weights from torch's random state."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM._from_config(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=settings.hidden,
+            intermediate_size=settings.intermediate,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.kv_heads,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+        attn_implementation="eager",  # the fastest at this size on a CPU
+    )
 
 
 def train_tokenizer(vocabulary: int) -> Any:
@@ -229,72 +230,3 @@ def _padded(trajectories: list[Trajectory], task: Task) -> dict[str, torch.Tenso
         "attention_mask": padded(([1] * len(ids) for ids in rows["input_ids"]), 0),
         "labels": padded(rows["labels"], -100),
     }
-
-
-def learn(steps: int, seed: int = 0) -> tuple[float, float, float]:
-    """GRPO on `tiny_task`: mean reward before and after `steps`, and the seconds a step took.
-
-    Rewards are of 4 trajectories a question at temperature 1.
-    """
-    from transformers import PrinterCallback, set_seed
-    from trl import GRPOConfig
-
-    from nl2sql_trl.engine import TransformersPolicy
-    from nl2sql_trl.evaluate import evaluate
-    from nl2sql_trl.rewards import execution_match
-    from nl2sql_trl.sampling import Sampling
-    from nl2sql_trl.trainer import SqlGRPOTrainer
-
-    set_seed(seed)
-    folder = str(tiny_model())
-    codec, model = Codec(load_tokenizer(folder)), load_model(folder)
-    task = tiny_task(codec)
-
-    def reward() -> float:
-        policy = TransformersPolicy(model, codec, Sampling(temperature=1.0), seed=seed)
-        right = evaluate(task, policy, 4, progress=False).correct
-        return sum(right) / len(right)
-
-    before = reward()
-    with tempfile.TemporaryDirectory() as output_dir:
-        config = GRPOConfig(
-            output_dir=output_dir,
-            max_steps=steps,
-            per_device_train_batch_size=32,
-            gradient_accumulation_steps=1,
-            num_generations=8,
-            max_completion_length=task.rollout.budget,
-            learning_rate=LEARNING_RATE,
-            lr_scheduler_type="constant",
-            temperature=1.0,
-            beta=0.0,
-            gradient_checkpointing=False,
-            bf16=False,
-            use_cpu=True,
-            logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            seed=seed,
-        )
-        trainer = SqlGRPOTrainer(model, config, task, codec, [execution_match])
-        trainer.remove_callback(PrinterCallback)
-        started = time.monotonic()
-        trainer.train()
-        seconds = (time.monotonic() - started) / steps
-    return before, reward(), seconds
-
-
-def main() -> int:
-    """Make the model and print what it can do."""
-    started = time.monotonic()
-    folder = tiny_model()
-    print(f"{folder} ({time.monotonic() - started:.0f} s)", flush=True)
-    before, after, seconds = learn(steps=25)
-    print(f"mean reward on its task at temperature 1: {before:.2f}")
-    print(f"after 25 GRPO steps of {seconds:.1f} s: {after:.2f}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,14 +8,18 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_evaluations import rollout, rollouts, write_evaluation
 
 from nl2sql_trl import frames, runs
 from nl2sql_trl.frames import Run, compare
-from nl2sql_trl.report_tables import headline
+from nl2sql_trl.report_tables import Link, Table, headline
+from nl2sql_trl.shown import show_table
 from nl2sql_trl.viewer import show_row
+
+HOSTILE = "</td></table><script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -230,10 +234,21 @@ def test_evaluations_under_names_of_ones_own_keep_them_in_the_reports_tables(
 ) -> None:
     folders = {"before": evaluated(tmp_path / "a", "10"), "after": evaluated(tmp_path / "b", "11")}
     found = frames.evaluations(folders)
-    table = frames.table_frame(headline(found)[0])
-    assert list(table.columns)[1:3] == ["before (base)", "after (trained)"]
-    assert table.loc["all", "change"].startswith("+0.500")
+    text = Page(show_table(headline(found)[0]).html).text
+    assert "before (base)" in text
+    assert "after (trained)" in text
+    assert "+0.500" in text
     assert compare(*found).before == "before"
+
+
+@pytest.mark.parametrize("cell", [HOSTILE, Link(HOSTILE, {}), (Link(HOSTILE, {}),)])
+def test_a_table_of_the_report_is_shown_with_its_note_and_no_markup_of_its_texts(
+    cell: Any,
+) -> None:
+    found = Page(show_table(Table("Why it fails", ("cause", "n"), ((cell, "3"),), HOSTILE)).html)
+    assert found.tags <= {"div", "table", "tr", "th", "td"}
+    assert found.text.count(HOSTILE) == 2
+    assert "Why it fails" in found.text
 
 
 class Page(HTMLParser):

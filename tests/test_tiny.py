@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql_trl import models, tiny
+from nl2sql_trl import models, tiny, tiny_runs
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.sft import demonstrations
 from nl2sql_trl.task import Task
@@ -104,5 +104,5 @@ def test_sampled_on_its_task_it_is_right_sometimes_and_not_always(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_grpo_raises_its_reward(seed: int) -> None:
-    before, after, _ = tiny.learn(steps=25, seed=seed)
+    before, after, _ = tiny_runs.learn(steps=25, seed=seed)
     assert after > before + 0.2

@@ -1,7 +1,10 @@
-"""Which questions two evaluations differ on, as a table for notebooks and as a DataFrame.
+"""Tables for notebooks: those of a report, and the questions that two evaluations differ on.
 
-`frames.compare` finds them; this module shows them. Questions, golds and answers were written by
-others, so all of them are escaped (`markup.py`).
+    show_table(headline(runs)[0])        # a table of report_tables or report_sections
+    compare(before, after)               # frames.compare makes a Comparison; it shows itself
+
+Questions, golds and answers were written by others, so all of them are escaped (`markup.py`).
+Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nl2sql_trl import stats
-from nl2sql_trl.markup import GREEN, VERMILION, label, line, page, pre, safe
+from nl2sql_trl.markup import GREEN, VERMILION, Shown, label, line, page, pre, safe
 from nl2sql_trl.readable import sql
-from nl2sql_trl.report_tables import signed
+from nl2sql_trl.report_tables import Cell, Link, Table, signed
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,6 +27,33 @@ _CELL = (
     "padding:6px 12px 6px 0;border:0;border-top:1px solid rgba(128,128,128,0.35);"
     "vertical-align:top;text-align:left;background:transparent;font-size:13px"
 )
+
+
+def show_table(table: Table) -> Shown:
+    """A table of a report, with its note. Texts keep to the left, all else to the right."""
+    rows = []
+    for number, row in enumerate((table.head, *table.rows)):
+        tag, weight = ("th", ";font-weight:600;border-top:0") if number == 0 else ("td", "")
+        cells = "".join(
+            f'<{tag} style="{_CELL}{weight};text-align:{"right" if n else "left"}'
+            f'{";white-space:nowrap" if number else ""}">{safe(_text(cell))}</{tag}>'
+            for n, cell in enumerate(row)
+        )
+        rows.append(f'<tr style="background:transparent">{cells}</tr>')
+    grid = (
+        '<table style="border-collapse:collapse;margin:0;color:inherit;'
+        f'font-variant-numeric:tabular-nums">{"".join(rows)}</table>'
+    )
+    title = line(safe(table.title), strong=True) if table.title else ""
+    note = label(table.note) if table.note else ""
+    html = page(title, f'<div style="overflow:auto;max-height:40em">{grid}</div>', note)
+    return Shown(html, f"{table.title or table.head[0]}: {len(table.rows)} rows")
+
+
+def _text(cell: Cell) -> str:
+    if isinstance(cell, tuple):
+        return ", ".join(link.text for link in cell)
+    return cell.text if isinstance(cell, Link) else cell
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -21,6 +21,10 @@ from nl2sql_trl.report_tables import Cell, Link, Table, signed
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_LABEL = (
+    "padding:4px 16px 4px 0;border:0;border-top:1px solid rgba(128,128,128,0.35);text-align:left"
+)
+_VALUE = _LABEL.replace("left", "right") + ";white-space:nowrap"
 Pair = tuple[dict[str, Any], dict[str, Any]]
 _TABLE = "border-collapse:collapse;width:100%;min-width:44em;table-layout:fixed;color:inherit"
 _CELL = (
@@ -33,20 +37,19 @@ def show_table(table: Table) -> Shown:
     """A table of a report, with its note. Texts keep to the left, all else to the right."""
     rows = []
     for number, row in enumerate((table.head, *table.rows)):
-        tag, weight = ("th", ";font-weight:600;border-top:0") if number == 0 else ("td", "")
         cells = "".join(
-            f'<{tag} style="{_CELL}{weight};text-align:{"right" if n else "left"}'
-            f'{";white-space:nowrap" if number else ""}">{safe(_text(cell))}</{tag}>'
+            f'<{"td" if number else "th"} style="{_LABEL if n == 0 else _VALUE}">'
+            f"{safe(_text(cell))}</{'td' if number else 'th'}>"
             for n, cell in enumerate(row)
         )
         rows.append(f'<tr style="background:transparent">{cells}</tr>')
     grid = (
-        '<table style="border-collapse:collapse;margin:0;color:inherit;'
+        '<table style="border-collapse:collapse;margin:0;color:inherit;font-size:13px;'
         f'font-variant-numeric:tabular-nums">{"".join(rows)}</table>'
     )
     title = line(safe(table.title), strong=True) if table.title else ""
     note = label(table.note) if table.note else ""
-    html = page(title, f'<div style="overflow:auto;max-height:40em">{grid}</div>', note)
+    html = page(title, f'<div style="overflow:auto">{grid}</div>', note)
     return Shown(html, f"{table.title or table.head[0]}: {len(table.rows)} rows")
 
 

@@ -15,8 +15,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers.trainer_utils import rotate_checkpoints
-
 if TYPE_CHECKING:
     from transformers import Trainer as _Trainer
 else:
@@ -39,6 +37,8 @@ class WholeCheckpoints(_Trainer):
         return os.path.join(folder, UNFINISHED) if self._unfinished else folder
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        from transformers.trainer_utils import rotate_checkpoints
+
         run_dir = Path(self._get_output_dir(trial))
         name = f"checkpoint-{self.state.global_step}"
         written = run_dir / UNFINISHED / name

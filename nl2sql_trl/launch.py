@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nl2sql_trl import runs
+from nl2sql_trl.checkpoints import CheckpointError
 from nl2sql_trl.data import DataError, data_folder
 from nl2sql_trl.database import DatabaseError
 from nl2sql_trl.gold import GoldError, data_manifest
@@ -31,7 +32,7 @@ class ConfigError(Exception):
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 2."""
-    known = (DataError, DatabaseError, ModelError, TemplateError, ConfigError, GoldError,
+    known = (CheckpointError, DataError, DatabaseError, ModelError, TemplateError, ConfigError, GoldError,
              RolloutError, InputError)  # fmt: skip
     try:
         yield

@@ -32,8 +32,8 @@ class ConfigError(Exception):
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 2."""
-    known = (CheckpointError, DataError, DatabaseError, ModelError, TemplateError, ConfigError, GoldError,
-             RolloutError, InputError)  # fmt: skip
+    known = (CheckpointError, ConfigError, DataError, DatabaseError, GoldError, InputError,
+             ModelError, RolloutError, TemplateError)  # fmt: skip
     try:
         yield
     except known as error:

@@ -50,8 +50,9 @@ class Prompts:
 class Plan:
     """Everything that is known of a run before it starts. config: TRL's GRPOConfig.
 
-    device: bytes of one device, None if not known. disk: free bytes where the run is written.
-    saves: checkpoints that lie there at once. generation: the model's own generation config.
+    device: bytes of one device, None if not known. disk: free bytes where the run is written, None
+    if that is another machine. saves: checkpoints that lie there at once. generation: the model's
+    own generation config.
     """
 
     config: Any
@@ -62,7 +63,7 @@ class Plan:
     memory: Memory
     prompts: Prompts | None
     device: int | None
-    disk: int
+    disk: int | None
     saves: int
     generation: Any = None
     keeps_prefix: bool = True
@@ -120,10 +121,12 @@ def make_plan(
     prompts: Prompts | None = None,
     prompt: int = 0,
     device: int | None = None,
+    here: bool = True,
 ) -> Plan:
     """All that is known of a run. config: TRL's GRPOConfig; model: a transformers config (default:
     that of the named model); prompt: the longest prompt in tokens, where there are no `prompts`;
-    device: bytes of one device. Raises ModelError if the model cannot be had."""
+    device: bytes of one device; here: whether it will run on this machine, with its disk. Raises
+    ModelError if the model cannot be had."""
     from trl import get_peft_config
 
     name = model_config.model_name_or_path
@@ -143,7 +146,7 @@ def make_plan(
         memory(shape, work, layout, device),
         prompts,
         device,
-        shutil.disk_usage(_existing(Path(config.output_dir))).free,
+        shutil.disk_usage(_existing(Path(config.output_dir))).free if here else None,
         saves,
         generation,
     )

@@ -50,7 +50,8 @@ class PreflightArguments:
         default=None, metadata={"help": "processes on all machines, if not the file's"}
     )
     device_gib: float | None = field(
-        default=None, metadata={"help": "memory of one device in GiB (default: this machine's)"}
+        default=None,
+        metadata={"help": "memory of one device in GiB, on another machine (default: this one's)"},
     )
 
 
@@ -65,9 +66,8 @@ def describe(plan: Plan) -> str:
 def _head(plan: Plan) -> str:
     shape, n = plan.shape, plan.layout.processes
     name = plan.model_config.model_name_or_path or "a model"
-    trained = (
-        "" if shape.trainable == shape.parameters else f", {shape.trainable:,} of them trained"
-    )
+    full = shape.trainable == shape.parameters
+    trained = "" if full else f" and {shape.trainable:,} of adapters"
     spread = {"none": "", "zero2": ", ZeRO-2", "zero3": ", ZeRO-3", "fsdp2": ", FSDP2"}
     source = {"": "transformers", "server": "a vLLM server", "colocate": "colocated vLLM"}
     return (
@@ -96,7 +96,8 @@ def _disk_line(plan: Plan) -> str:
     each = gib(checkpoint_bytes(plan.shape, plan.work, plan.layout))
     kept = f"{plan.saves} x {each} GiB of checkpoints, " if plan.saves else ""
     model = gib(model_bytes(plan.shape, plan.work))
-    return f"disk: {kept}{model} GiB of model; {gib(plan.disk)} GiB free"
+    free = "" if plan.disk is None else f"; {gib(plan.disk)} GiB free"
+    return f"disk: {kept}{model} GiB of model{free}"
 
 
 def _prompt_line(plan: Plan, prompts: Prompts) -> str:
@@ -165,6 +166,7 @@ def main() -> int:
             layout,
             prompts=measure_prompts(arguments, codec, config.seed),
             device=device,
+            here=not place.device_gib,
         )
         _show(plan, codec)
     return 0

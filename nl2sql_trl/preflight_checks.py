@@ -99,7 +99,7 @@ def _no_disk(plan: Plan) -> Iterator[str]:
     least = model_bytes(plan.shape, plan.work)
     if plan.saves:
         least = max(least, checkpoint_bytes(plan.shape, plan.work, plan.layout))
-    if least > plan.disk:
+    if plan.disk is not None and least > plan.disk:
         yield (
             f"{gib(least)} GiB are to be saved at once and {gib(plan.disk)} are free: make room, "
             "or set output_dir to a larger disk"
@@ -149,7 +149,7 @@ def _long(plan: Plan) -> Iterator[str]:
     if out := len(lengths) - len(kept):
         yield (
             f"{out / len(lengths):.1%} of the rows have prompts over max_prompt_tokens "
-            f"({plan.prompts.most}) and are left out"
+            f"({plan.prompts.most}) and are left out: raise it if memory allows"
         )
     room = plan.shape.positions - plan.work.budget
     if cut := sum(n > room for n in kept):
@@ -163,7 +163,7 @@ def _long(plan: Plan) -> Iterator[str]:
 def _little_disk(plan: Plan) -> Iterator[str]:
     each = checkpoint_bytes(plan.shape, plan.work, plan.layout)
     needed = plan.saves * each + model_bytes(plan.shape, plan.work)
-    if plan.saves and each <= plan.disk < needed:
+    if plan.saves and plan.disk is not None and each <= plan.disk < needed:
         yield (
             f"checkpoints and model take {gib(needed)} GiB and {gib(plan.disk)} are free: lower "
             "save_total_limit, or set output_dir to a larger disk"

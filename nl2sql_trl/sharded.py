@@ -66,6 +66,8 @@ class Replica:
         self.model = copy.deepcopy(model, dict(empty))
         self.model.requires_grad_(False)
         self._empty = dict(self.model.named_parameters(remove_duplicate=False))
+        # Modules, not names: to merge adapters renames what is inside.
+        self._owners = dict(self.model.named_modules())
 
     @contextlib.contextmanager
     def filled(self, sharded: Any, dtype: torch.dtype | None, device: Any) -> Iterator[Any]:
@@ -81,7 +83,7 @@ class Replica:
             self._put(name, whole[id(shard)])
         for name, buffer in sharded.named_buffers(remove_duplicate=False):
             owner, _, leaf = _plain_name(name).rpartition(".")
-            self.model.get_submodule(owner)._buffers[leaf] = buffer
+            self._owners[owner]._buffers[leaf] = buffer
         try:
             yield self.model
         finally:
@@ -90,7 +92,7 @@ class Replica:
 
     def _put(self, name: str, weight: torch.nn.Parameter) -> None:
         owner, _, leaf = _plain_name(name).rpartition(".")
-        self.model.get_submodule(owner)._parameters[leaf] = weight
+        self._owners[owner]._parameters[leaf] = weight
 
 
 def _frozen(weight: torch.Tensor) -> torch.nn.Parameter:

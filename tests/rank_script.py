@@ -25,7 +25,7 @@ from nl2sql_trl.backends import trained_policy
 from nl2sql_trl.policy import Policy, ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.records import Verdict
-from nl2sql_trl.rewards import execution_match
+from nl2sql_trl.rewards import executable, execution_match
 from nl2sql_trl.rollout import RolloutConfig
 from nl2sql_trl.task import make_task
 from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model
@@ -46,7 +46,7 @@ class Turns(Codec):
     def decode(self, ids: Sequence[int]) -> str:
         if RANK and sum(ids) % 4:
             return call_text(COUNT)
-        return answer_text(COUNT if sum(ids) % 2 else "SELECT 1")
+        return answer_text("SELECT 1") if len(ids) % 2 else "I do not know."
 
 
 def script(key: int, turn: int) -> str:
@@ -69,7 +69,7 @@ def main() -> None:
     def reward(verdict: Verdict) -> float:
         if KIND == "failing" and RANK == 1 and trainer.state.global_step == 1:
             raise RuntimeError("the disk is full")
-        return execution_match(verdict)
+        return execution_match(verdict) if KIND == "scripted" else executable(verdict)
 
     settings = {
         "per_device_train_batch_size": 4,

@@ -61,10 +61,9 @@ def codec(calls_of: int = 3) -> Any:
 
     class Fortune(Codec):
         def decode(self, ids: Any) -> str:
-            count = "SELECT count(*) FROM singer"
             if sum(ids) % calls_of:
-                return call_text(count)
-            return answer_text(count if sum(ids) % 2 else "SELECT 1")
+                return call_text("SELECT count(*) FROM singer")
+            return answer_text("SELECT 1") if len(ids) % 2 else "I do not know."
 
     found = Fortune(chat_tokenizer())
     found.stop_ids |= frozenset(range(300, len(chat_tokenizer()), 8))

@@ -44,7 +44,7 @@ def main() -> None:
     from trl import GRPOConfig
 
     from nl2sql_trl.backends import trained_policy
-    from nl2sql_trl.rewards import execution_match
+    from nl2sql_trl.rewards import executable
     from nl2sql_trl.rollout import RolloutConfig
     from nl2sql_trl.task import make_task
     from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer
@@ -105,7 +105,7 @@ def main() -> None:
         args,
         task,
         codec,
-        [execution_match],
+        [executable],
         run_dir=Path(OUT),
         policy_factory=policy,
         callbacks=[RunCallback(Path(OUT))],

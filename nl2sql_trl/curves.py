@@ -38,6 +38,7 @@ class Panel:
 
 
 _SHARE = (-0.03, 1.03)
+HELD_OUT = "eval_reward"  # of an evaluation while training, in the reward's panel
 REWARD = Panel("Training reward", "mean reward of a step", {"reward": ""})
 BESIDE = (
     Panel("Groups without variance", "share of groups", {"frac_reward_zero_std": ""}, _SHARE),
@@ -150,6 +151,10 @@ def _panel(
                 _draw_seeds(axis, found, line, style, band=len(panel.lines) == 1)
             elif found:
                 _draw_run(axis, found[0], line, style, raw=alone, band=panel is REWARD)
+        for rows in seeds if panel is REWARD else ():
+            if held := _points(rows, HELD_OUT):
+                axis.plot(list(held), list(held.values()), "D", color=colour, mec="white", ms=8,
+                          label="held-out questions")  # fmt: skip
     if not axis.has_data():
         axis.text(0.5, 0.5, "not logged", transform=axis.transAxes, ha="center", color=GREY)
         axis.set_yticks([])
@@ -273,6 +278,8 @@ def _names(
         lacking = f"; not logged: {', '.join(missing[name])}" if missing[name] else ""
         labels.append(f"{name} ({len(seeds)} seeds{lacking})" if several else name + lacking)
     what = f"Lines are smoothed; bands: {', or '.join(dict.fromkeys(bands))}."
+    if any(HELD_OUT in row for seeds in curves.values() for rows in seeds for row in rows):
+        what += " Diamonds: held-out questions."
     handles = [Line2D([], [], color=colour, lw=3) for colour in COLOURS[: len(labels)]]
     legend = figure.legend(
         handles,

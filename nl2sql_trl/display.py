@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nl2sql_trl.curves import COLOURS, Rows, draw, png
+from nl2sql_trl.curves import COLOURS, HELD_OUT, Rows, draw, png
 from nl2sql_trl.runs import read_jsonl
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ def reward_curve(runs: RunDirs, title: str = "") -> Figure:
 
     Several directories under one name are seeds: their mean with a band from the lowest to the
     highest one, over the steps that all of them have; what a longer one has beyond is a thin line.
-    A single run's band is one standard deviation of its steps around the smoothed line. A metric
-    that a run did not log is named as missing. Raises FileNotFoundError for a directory without
-    metrics, ValueError for no directory, one that stands twice, or more names than colours.
+    A single run's band is one standard deviation of its steps around the smoothed line. Diamonds
+    are evaluations while it trained. A metric that a run did not log is named as missing.
+    Raises FileNotFoundError for a directory without metrics, ValueError for no directory, one
+    that stands twice, or more names than colours.
     """
     chosen = _named(runs)
     curves = {name: [_metrics(folder) for folder in dirs] for name, dirs in chosen.items()}
@@ -77,8 +78,8 @@ def live_curve(every: int = 1, title: str = "") -> TrainerCallback:
 
         def redraw(self, state: Any, at_least: int) -> None:
             """Draw the log history if it has that many steps more than the picture."""
-            # The summary at the end of training has no loss of its own.
-            rows = [row for row in state.log_history if "loss" in row]
+            # The summary at the end of training has neither.
+            rows = [row for row in state.log_history if "loss" in row or HELD_OUT in row]
             if not state.is_world_process_zero or len(rows) - self.drawn < at_least:
                 return
             self.drawn = len(rows)
@@ -136,4 +137,4 @@ def _metrics(run_dir: Path) -> Rows:
     rows = read_jsonl(run_dir / "metrics.jsonl")
     if not rows:
         raise FileNotFoundError(f"no metrics in {run_dir}: has the run logged a step yet?")
-    return rows
+    return rows + read_jsonl(run_dir / "evaluations.jsonl")

@@ -12,6 +12,7 @@ judged or computed here that `evaluate` or the report computes: this only puts i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -148,9 +149,9 @@ def _evaluated(report: Path) -> tuple[str, ...]:
     No more of it, so that a run can be moved with its evaluations.
     """
     try:
-        return Path(report_runs.load(report.parent).report["settings"]["model"]).parts[-2:]
-    except (ValueError, LookupError, TypeError, OSError):
-        return ()  # something else with that name, or not finished
+        return Path(json.loads(report.read_bytes())["settings"]["model"]).parts[-2:]
+    except (ValueError, LookupError, TypeError):
+        return ()  # something else of that name, or half written
 
 
 def _columns(row: Mapping[str, Any]) -> dict[str, Any]:

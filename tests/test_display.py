@@ -1,10 +1,9 @@
-"""The curves of a run, and the viewer's HTML."""
+"""The curves of a run."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,98 +11,6 @@ from typing import Any
 import pytest
 
 from nl2sql_trl import display, runs
-from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy
-from nl2sql_trl.prompts import Codec, answer_text, call_text
-from nl2sql_trl.records import Trajectory, Verdict
-from nl2sql_trl.rollout import rollout
-from nl2sql_trl.task import Task, make_task
-from nl2sql_trl.viewer import show
-
-CODEC = Codec(ByteTokenizer())
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return make_task("pocket", "dev", CODEC)
-
-
-def play(task: Task, *turns: str) -> Trajectory:
-    prompt = next(iter(task.prompts.values()))
-    return rollout([prompt], ScriptedPolicy([turns], CODEC), task.rollout)[0]
-
-
-class Tags(HTMLParser):
-    """Every tag of a page with its attributes, and the text outside of them."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "</pre></div><h1>out</h1>",
-    "<!-- ",
-    '" onmouseover="alert(1)',
-    "&lt;script&gt;",
-    "<svg/onload=alert(1)>",
-    r"$\href{javascript:alert(1)}{x}$",
-    "\u202egnirts",
-]
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_anywhere_in_a_trajectory_is_shown_and_is_no_markup(
-    hostile: str, task: Task
-) -> None:
-    literal = hostile.replace("'", "''")
-    trajectory = play(
-        task,
-        hostile + call_text(f"SELECT '{literal}' AS cell"),
-        f"<tool_call>{hostile}</tool_call>",
-        hostile + answer_text(f"SELECT '{literal}'"),
-    )
-    found = Tags(show(trajectory, Verdict(False, "wrong_rows", hostile)).html)
-    assert {tag for tag, _ in found.tags} <= {"div", "pre"}
-    assert {name for _, attributes in found.tags for name in attributes} <= {"class", "style"}
-    # Two of the turns' texts, the query, the answer and the verdict's detail.
-    assert found.text.count(hostile) >= 5
-
-
-def test_text_that_is_no_unicode_is_shown_and_can_be_saved(task: Task) -> None:
-    html = show(play(task, "hm"), Verdict(False, "not_executable", "near \udcff")).html
-    assert "\\udcff" in html.encode("utf-8").decode("utf-8")
-
-
-def test_the_turns_stand_in_order_with_the_answer_and_the_verdict_last(task: Task) -> None:
-    trajectory = play(task, call_text("SELECT 11"), "Now.\n" + answer_text("SELECT 22"))
-    text = Tags(show(trajectory, Verdict(True, "correct", "1 rows, gold 1")).html).text
-    order = [trajectory.prompt.messages[-1]["content"], "SELECT 11", "[[11]]", "Now.", "correct"]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
-    assert f"{len(trajectory.turns[1].ids)} tokens, forced" in text
-
-
-def test_a_refused_call_is_named(task: Task) -> None:
-    trajectory = play(task, '<tool_call>{"name": "rm"}</tool_call>', "sorry")
-    shown = show(trajectory)
-    assert "refused: unknown_tool" in shown.html
-    assert "no answer" in shown.html
-
-
-def test_a_shown_trajectory_is_one_line_where_there_is_no_html(task: Task) -> None:
-    shown = show(play(task, answer_text("SELECT 1")), Verdict(False, "wrong_rows"))
-    assert repr(shown) == "trajectory dev:0: 0 calls, the model answered, ✗ wrong rows"
-    assert shown._repr_html_() == shown.html
 
 
 def metrics(steps: int) -> list[dict[str, Any]]:
@@ -246,6 +153,17 @@ def test_gaps_nothings_and_a_cut_last_line_are_left_out(tmp_path: Path) -> None:
     assert list(data(reward.lines[0])) == [1, 3, 6]
 
 
+def test_evaluations_while_training_stand_in_the_reward_panel(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", metrics(6))
+    evaluated = [{"step": n, "eval_loss": 0.0, "eval_reward": n / 10} for n in (3, 6)]
+    runs.append_jsonl(folder / "evaluations.jsonl", evaluated)
+    reward = panel(display.reward_curve(folder), "Training reward")
+    (held_out,) = [line for line in reward.lines if line.get_label() == "held-out questions"]
+    assert data(held_out) == {3: 0.3, 6: 0.6}
+    both = display.reward_curve([folder, write(tmp_path / "other", metrics(6))])
+    assert "Diamonds: held-out questions" in legend(both)[0]
+
+
 def test_a_warm_start_shows_its_loss_and_token_accuracy(tmp_path: Path) -> None:
     rows = [{"step": n, "loss": 1 / n, "mean_token_accuracy": 0.5} for n in range(1, 5)]
     figure = display.reward_curve(write(tmp_path, rows))
@@ -356,7 +274,7 @@ def test_a_live_curve_that_would_never_draw_is_refused() -> None:
         display.live_curve(every=0)
 
 
-@pytest.mark.parametrize("module", ["display", "curves", "charts", "viewer"])
+@pytest.mark.parametrize("module", ["display", "curves", "charts"])
 def test_importing_it_loads_neither_torch_nor_matplotlib(module: str) -> None:
     heavy = ["torch", "transformers", "matplotlib", "IPython"]
     script = f"import sys, nl2sql_trl.{module}; print([m for m in {heavy} if m in sys.modules])"

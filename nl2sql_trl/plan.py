@@ -86,13 +86,14 @@ def measure_prompts(arguments: TrainArguments, codec: Codec, seed: int) -> Promp
 
 def layout_of(path: str | Path, processes: int | None = None) -> Layout:
     """The layout that an accelerate config file asks for. Raises ConfigError."""
+    import yaml
     from accelerate.commands.config.config_args import load_config_from_file
 
     try:
         file = load_config_from_file(str(path))
         kind = file.distributed_type.value
         stage = int((file.deepspeed_config or {}).get("zero_stage", 0))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} is not a config file of accelerate: {error}") from error
     sharding = {"DEEPSPEED": f"zero{stage}", "FSDP": "fsdp2"}.get(kind)
     return Layout(processes or file.num_processes, _known(sharding))

@@ -36,7 +36,7 @@ class Comparison:
     """Choices in comparing two results.
 
     column_order: "strict", or "any" to accept the gold's columns in another order.
-    numbers: "exact" (Python equality), or "tolerant" (floats to 9 significant digits).
+    numbers: "exact" (Python equality), or "tolerant" (floats to 9 significant digits as well).
     empty: "equal" credits an empty result where the gold's is empty too; "wrong" never does.
     """
 
@@ -153,6 +153,11 @@ def compare(
     result: QueryResult, gold: QueryResult, in_order: bool, comparison: Comparison
 ) -> Verdict:
     """The verdict on two results that both executed."""
+    if comparison.numbers == "tolerant":
+        # Rounding would part an integer of ten digits from the same number as a float.
+        exactly = compare(result, gold, in_order, replace(comparison, numbers="exact"))
+        if exactly.correct:
+            return exactly
     ours = [_key(row, comparison) for row in result.rows]
     theirs = [_key(row, comparison) for row in gold.rows]
     detail = f"{len(ours)}{'' if result.complete else ' or more'} rows, gold {len(theirs)}"

@@ -42,6 +42,7 @@ _CLOCK_SIGNALS = {signal.SIGALRM, signal.SIGXCPU}
 _LONG_SECONDS = 1.0
 _LARGE_BYTES = 16_000_000
 _MAX_CALLS = 20_000
+_MAX_STARTS = 5
 _MAX_WORKERS = max(4, min(16, os.cpu_count() or 1))
 
 
@@ -51,6 +52,10 @@ class SandboxError(RuntimeError):
 
 class _Died(Exception):
     """The worker ended; the message says how."""
+
+
+class _NotStarted(Exception):
+    """The worker ended, or said nothing, before it took a request; the message says how."""
 
 
 class _Late(Exception):
@@ -84,15 +89,15 @@ class _Worker:
         self._ready = False
 
     def call(self, request: bytes, seconds: float) -> tuple[Any, ...]:
-        """Send a request, return the answer. Raises _Died or _Late; then end() must follow."""
+        """Send a request, return the answer.
+
+        Raises _NotStarted, _Died or _Late; then end() must follow.
+        """
         if not self._ready:
             try:
                 self._receive(time.monotonic() + _START_SECONDS)
             except (_Died, _Late) as error:
-                raise SandboxError(
-                    f"the process that runs SQL did not start ({error}): see whether "
-                    f"`{sys.executable} -I -S -c 'import sqlite3'` works"
-                ) from error
+                raise _NotStarted(str(error)) from error
             self._ready = True
         self.calls += 1
         start = time.monotonic()
@@ -264,8 +269,9 @@ def call(kind: str, seconds: float, memory: int, *arguments: Any) -> tuple[Any, 
     may allocate. Never raises for what a request does. Raises SandboxError if no worker starts.
     """
     request = marshal.dumps((kind, seconds, memory, *arguments), 2)
-    how = ""
-    for _ in range(2):
+    deaths: list[str] = []
+    starts: list[str] = []
+    while len(deaths) < 2 and len(starts) < _MAX_STARTS:
         pool = _pool
         worker = pool.take()
         try:
@@ -275,14 +281,22 @@ def call(kind: str, seconds: float, memory: int, *arguments: Any) -> tuple[Any, 
             return ("late",)
         except _Died as death:
             pool.drop(worker)
-            how = str(death)
+            deaths.append(str(death))
+        except _NotStarted as failure:
+            pool.drop(worker)
+            starts.append(str(failure))
         except BaseException:  # Ctrl-C amid an exchange: what is on the pipes is of no more use
             pool.drop(worker)
             raise
         else:
             pool.give_back(worker)
             return answer
-    return "died", how
+    if starts[_MAX_STARTS - 1 :]:
+        raise SandboxError(
+            f"the process that runs SQL did not start, {_MAX_STARTS} times ({starts[-1]}): see "
+            f"whether `{sys.executable} -I -S -c 'import sqlite3'` works, and memory is free"
+        )
+    return "died", deaths[-1]
 
 
 def worker_pids() -> list[int]:

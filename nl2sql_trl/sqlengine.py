@@ -110,9 +110,11 @@ class Engine:
             if guard.tripped:
                 return _failed("timeout", guard.tripped)
             message = printable(str(error)).replace(str(path), path.name)
-            if "not authorized" in message or "authorization denied" in message:
+            code = getattr(error, "sqlite_errorcode", None)
+            # A denied function has no code of its own.
+            if code == sqlite3.SQLITE_AUTH or message.startswith("not authorized"):
                 return _failed("denied", message)
-            if "too big" in message:
+            if code == sqlite3.SQLITE_TOOBIG:
                 return _failed("too_big", message)
             return _failed("error", message)
         finally:

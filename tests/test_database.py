@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nl2sql_trl import sandbox
 from nl2sql_trl.database import DatabaseError, Limits, connect, ddl, execute, table_counts
 
 SCHEMA = """
@@ -191,6 +192,13 @@ def test_a_denied_action_is_told_apart_from_a_mistake(db: Path) -> None:
     assert execute(db, "PRAGMA table_info(singer)").outcome == "denied"
     assert execute(db, "DELETE FROM singer").outcome == "denied"
     assert execute(db, "SELECT nosuch FROM singer").outcome == "error"
+
+
+@pytest.mark.parametrize("name", ["not authorized", "too big", "string or blob too big"])
+def test_a_name_that_reads_like_another_error_is_a_mistake_all_the_same(
+    db: Path, name: str
+) -> None:
+    assert execute(db, f"SELECT singer.[{name}] FROM singer").outcome == "error"
 
 
 def test_sqlite_speaks_for_itself_in_an_error(db: Path) -> None:
@@ -520,12 +528,17 @@ def test_a_query_on_a_damaged_file_never_raises(tmp_path: Path) -> None:
 def test_file_descriptors_return_to_the_start_after_2000_queries(db: Path) -> None:
     queries = ["SELECT * FROM singer", "SELEC", "ATTACH 'x' AS y", "SELECT hex(zeroblob(9999999))"]
     queries.append(COUNT_UP + "SELECT x FROM c")
-    start = len(os.listdir("/proc/self/fd"))
-    for n in range(1000):
-        execute(db, queries[n % 5])
+
+    def own() -> int:
+        """Descriptors beside the three pipes of each worker."""
+        return len(os.listdir("/proc/self/fd")) - 3 * len(sandbox.worker_pids())
+
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda n: execute(db, queries[n % 5]), range(1000)))
-    assert len(os.listdir("/proc/self/fd")) == start
+        list(pool.map(lambda n: execute(db, queries[n % 5]), range(40)))  # starts workers
+        start = own()
+        list(pool.map(lambda n: execute(db, queries[n % 5]), range(2000)))
+    assert own() == start
+    assert len(sandbox.worker_pids()) <= sandbox._MAX_WORKERS
 
 
 # Schema

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Context, Decimal
 from itertools import permutations
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -410,6 +413,117 @@ def test_the_comparison_is_that_of_a_slow_reference(
     assert 0 <= found.rows_share <= 1
     if found.correct:
         assert found.rows_share == 1
+
+
+# Numbers of every size, against cell by cell comparison in decimals
+
+_number = st.one_of(
+    st.sampled_from([0, 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 10**9, 12_345_678_901]),
+    st.sampled_from([0.0, -0.0, 1.0, 0.1 + 0.2, 0.3, 1 / 3, 1e308, -1e-308, 5e-324]),
+    st.sampled_from([float("inf"), float("-inf"), 2.0**53, 12_345_678_901.0, 1e15 + 0.5]),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.sampled_from([None, "1", "1.0", "", b"", b"1", "\udcff", "\udcfe", "inf", "NULL"]),
+)
+
+
+def _decimal(value: object) -> object:
+    """A float to nine significant digits, by decimal arithmetic; all else as it is."""
+    if isinstance(value, float) and math.isfinite(value):
+        return Context(prec=9, Emin=-999, Emax=999).create_decimal(Decimal(value))
+    return value
+
+
+def _close(a: Row, b: Row) -> bool:
+    cells = zip(map(_decimal, a), map(_decimal, b), strict=True)
+    return all(x == y and type(x) in _kin(y) for x, y in cells)
+
+
+def _kin(value: object) -> tuple[type, ...]:
+    """Types whose values may be equal to this one."""
+    numbers = (int, float, Decimal)
+    return numbers if isinstance(value, numbers) else (type(value),)
+
+
+def _matched(a: list[Row], b: list[Row], in_order: bool, alike: Callable[[Row, Row], bool]) -> bool:
+    orders = [tuple(b)] if in_order else permutations(b)
+    return len(a) == len(b) and any(
+        all(alike(x, y) for x, y in zip(a, order, strict=True)) for order in orders
+    )
+
+
+@st.composite
+def _numeric_pair(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
+    """Two results of up to four rows; the second often the first, shuffled, as floats, or off."""
+    width = draw(st.integers(1, 2))
+    rows = st.lists(st.tuples(*[_number] * width), max_size=4)
+    a = draw(rows)
+    changes = [lambda v: v, lambda v: float(v) if isinstance(v, int) else v,
+               lambda v: v * (1 + 1e-12) if isinstance(v, float) else v,
+               lambda v: v + 1 if isinstance(v, int) else v]  # fmt: skip
+    change = draw(st.sampled_from(changes))
+    b = [tuple(change(v) for v in row) for row in draw(st.permutations(a))]
+    return a, draw(st.one_of(rows, st.just(b)))
+
+
+@settings(deadline=None, max_examples=600)
+@given(_numeric_pair(), st.booleans(), st.sampled_from(["exact", "tolerant"]))
+def test_numbers_compare_as_a_slow_reference_in_decimals(
+    pair: tuple[list[Row], list[Row]], in_order: bool, numbers: Literal["exact", "tolerant"]
+) -> None:
+    a, b = pair
+    width = len((a or b or [(0,)])[0])
+    if len((b or a or [(0,)])[0]) != width:
+        return
+    expected = _matched(a, b, in_order, lambda x, y: x == y)
+    if numbers == "tolerant":
+        expected |= _matched(a, b, in_order, _close)
+    choice = Comparison(numbers=numbers)
+    found = compare(ok(*a, columns=width), ok(*b, columns=width), in_order, choice)
+    assert found.correct == expected
+
+
+# Whatever the rows, what is done to both sides alike changes nothing
+
+
+@settings(deadline=None, max_examples=200)
+@given(_pair(), st.booleans(), st.sampled_from(["strict", "any"]), st.data())
+def test_verdicts_follow_from_what_is_done_to_the_rows(
+    pair: tuple[list[Row], list[Row]],
+    in_order: bool,
+    column_order: Literal["strict", "any"],
+    data: st.DataObject,
+) -> None:
+    a, b = pair
+    width = len((a or b or [(0,)])[0])
+    choice = Comparison(column_order=column_order)
+
+    def right(one: list[Row], other: list[Row], in_order: bool = in_order) -> bool:
+        results = (ok(*rows, columns=width) for rows in (one, other))
+        return compare(*results, in_order, choice).correct
+
+    assert right(a, a)
+    assert right(a, data.draw(st.permutations(a)), in_order=False)
+    if right(a, b):
+        assert right(a, b, in_order=False)
+        assert right([*a, *a], [*b, *b])
+        if a:
+            # A row more is a row too many, wherever it stands.
+            at = data.draw(st.integers(0, len(a)))
+            assert not right([*a[:at], a[0], *a[at:]], b)
+            assert not right(a[1:], b)
+    if width > 1:
+        order = data.draw(st.permutations(range(width)))
+        turned = [[tuple(row[c] for c in order) for row in rows] for rows in pair]
+        assert right(*turned) == right(a, b)
+
+
+def test_columns_that_are_alike_in_every_way_but_row_by_row_are_told_apart_at_once() -> None:
+    # Every column holds the same values, and none of the 12! orders fits.
+    rows = [[(7 * r + c * c) % 24 for c in range(12)] for r in range(24)]
+    other = [row[::-1] for row in rows]
+    other[0][0], other[1][0] = other[1][0], other[0][0]
+    assert not equal(ok(*map(tuple, other)), ok(*map(tuple, rows)), column_order="any")
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""Each accelerate config is loaded as `accelerate launch` loads it, and starts what its name says."""
+"""Each accelerate config is loaded as `accelerate launch` does, and starts what its name says."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-# make setup | demo | test | test-slow | test-vllm | lint | clean
+# make setup | demo | test | test-slow | test-vllm | fuzz | long-run | lint | clean
 PYTHON ?= python3
 BIN := .venv/bin
 # More threads than free cores slow torch down by far more than their number.
 export OMP_NUM_THREADS ?= $(shell nproc)
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup demo test test-slow test-vllm lint clean
+.PHONY: setup demo test test-slow test-vllm fuzz long-run lint clean
 
 setup: .venv/.done
 
@@ -37,6 +37,13 @@ test-slow: setup
 
 test-vllm: .venv-vllm/.done
 	.venv-vllm/bin/python -m pytest -q tests/real_vllm
+
+# About half an hour together on two cores. SPIDER=DIR adds the databases and golds of Spider.
+fuzz: setup
+	$(BIN)/python tests/fuzzing.py --sql 100000 --messages 20000 $(if $(SPIDER),--spider $(SPIDER))
+
+long-run: setup
+	$(BIN)/python tests/long_run.py --rollouts 20000 --databases 200
 
 lint: setup
 	$(BIN)/ruff check .

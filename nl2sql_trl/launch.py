@@ -41,14 +41,16 @@ def guarded() -> Iterator[None]:
         raise SystemExit(2) from None
 
 
-def parse(kinds: tuple[type, ...]) -> tuple[Any, ...]:
+def parse(kinds: tuple[type, ...], flags: Sequence[str] | None = None) -> tuple[Any, ...]:
     """The dataclasses filled from `--config FILE` and flags. Raises ConfigError for unknown keys.
 
     Flags win over the recipe. A recipe key that no dataclass has is an error that names near ones.
+    flags: default the command line's.
     """
     from trl import TrlParser
 
-    given = [part for flag in sys.argv[1:] for part in _without_equals(flag)]
+    words = sys.argv[1:] if flags is None else flags
+    given = [part for flag in words for part in _without_equals(flag)]
     _check_recipe(kinds, given)
     parser = TrlParser(kinds)
     parser.error = _refuse  # its own prints a usage of some hundred lines

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,12 @@ class PreflightArguments:
 
 
 def describe(plan: Plan) -> str:
-    """What was found, a line each; the last ones begin with `beware:`."""
+    """What was found, a line each; the last ones begin with `beware:` or `impossible:`."""
     lines = [_head(plan), _memory_line(plan), _disk_line(plan)]
     if plan.prompts:
         lines.append(_prompt_line(plan, plan.prompts))
-    return "\n".join([*lines, *(f"beware: {text}" for text in bewares(plan))])
+    lines += [f"beware: {text}" for text in bewares(plan)]
+    return "\n".join([*lines, *(f"impossible: {text}" for text in impossible(plan))])
 
 
 def _head(plan: Plan) -> str:
@@ -77,9 +79,10 @@ def _head(plan: Plan) -> str:
     )
 
 
-def _memory_line(plan: Plan) -> str:
+def memory_parts(plan: Plan) -> dict[str, int]:
+    """Bytes of one device by what they are for."""
     needed = plan.memory
-    parts = {
+    return {
         "weights": needed.weights,
         "gradients": needed.gradients,
         "optimiser": needed.optimizer,
@@ -87,9 +90,12 @@ def _memory_line(plan: Plan) -> str:
         "activations": needed.activations,
         "logits": needed.logits,
     }
-    told = ", ".join(f"{name} {gib(size)}" for name, size in parts.items())
+
+
+def _memory_line(plan: Plan) -> str:
+    told = ", ".join(f"{name} {gib(size)}" for name, size in memory_parts(plan).items())
     of = f" of {gib(plan.device)}" if plan.device else ""
-    return f"memory: about {gib(needed.peak)}{of} GiB a device at full budgets ({told})"
+    return f"memory: about {gib(plan.memory.peak)}{of} GiB a device at full budgets ({told})"
 
 
 def _disk_line(plan: Plan) -> str:
@@ -140,21 +146,44 @@ def _device_bytes(config: Any) -> int | None:
     return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
 
 
-def main() -> int:
-    """Look at the run that a recipe and flags describe."""
+def parsed(flags: Sequence[str] | None = None) -> tuple[Any, ...]:
+    """PreflightArguments, TrainArguments, TRL's GRPOConfig and ModelConfig, from flags as on the
+    command line. The config is not checked against this machine, which need not be the run's.
+    """
     from trl import GRPOConfig, ModelConfig
 
     @dataclass
     class Planned(GRPOConfig):
-        """The settings without their checks of this machine, which need not be the run's."""
+        """The settings without what TRL and transformers do with them at a start."""
 
         def __post_init__(self) -> None:
             pass
 
+    return parse((PreflightArguments, TrainArguments, Planned, ModelConfig), flags)
+
+
+def recipe_plan(recipe: Path, accelerate_config: Path, device_gib: float, model: Any) -> Plan:
+    """The plan of a recipe for another machine, where only the model's config is at hand.
+
+    model: a transformers config. Prompts are not measured: the longest is taken to have the
+    recipe's max_prompt_tokens.
+    """
+    _, arguments, config, model_config = parsed(["--config", str(recipe)])
+    return make_plan(
+        config,
+        model_config,
+        layout_of(accelerate_config),
+        model=model,
+        prompt=arguments.max_prompt_tokens or 0,
+        device=int(device_gib * GIB),
+        here=False,
+    )
+
+
+def main() -> int:
+    """Look at the run that a recipe and flags describe."""
     with guarded():
-        place, arguments, config, model_config = parse(
-            (PreflightArguments, TrainArguments, Planned, ModelConfig)
-        )
+        place, arguments, config, model_config = parsed()
         layout = Layout(place.processes or 1)
         if place.accelerate_config:
             layout = layout_of(place.accelerate_config, place.processes)

@@ -5,18 +5,15 @@ Needs Chromium, its driver and selenium; skipped without them.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import chromium, requested
 from fake_evaluations import rollout, rollouts, write_evaluation
 
 from nl2sql_trl.report import write_report
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
 Row = dict[str, Any]
 BASE, TRAINED = "11000000", "10111000"
@@ -25,31 +22,8 @@ KEYS = [f"dev:{at}" for at in range(8)]
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    service = shutil.which("chromedriver")
-    if not browser or not service:
-        pytest.skip("no chromium with chromedriver on the path")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    for flag in (
-        "--headless",
-        "--no-sandbox",  # the tests may run as root, in a container
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--window-size=1200,900",
-        f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):
-        options.add_argument(flag)
-    # The path is given, so that selenium looks for no driver to download.
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(service))
-    yield found
-    found.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 class Page:
@@ -489,13 +463,7 @@ def test_no_text_of_a_model_or_a_database_does_anything(
 def test_the_page_loads_nothing_and_its_policy_finds_nothing_to_refuse(two: Page) -> None:
     two.open("#verdict=gained&row=dev:2")
     two.toggle("dev:3")
-    events = [json.loads(e["message"])["message"] for e in two.driver.get_log("performance")]
-    asked = {
-        event["params"]["request"]["url"].split("#")[0]
-        for event in events
-        if event["method"] == "Network.requestWillBeSent"
-    }
-    assert asked == {two.url}
+    assert requested(two.driver) == {two.url}
     assert two.run("return performance.getEntriesByType('resource').length") == 0
     assert two.driver.get_log("browser") == []
 

@@ -72,8 +72,10 @@ class ServedPolicy:
             "top_p": s.top_p,
             "top_k": s.top_k,
             "min_p": s.min_p,
+            "repetition_penalty": 1.0,  # unsaid, the model's own generation config would count
             "max_tokens": limit,
             "stop_token_ids": sorted(self.codec.stop_ids),
+            "ignore_eos": True,  # those of the codec alone end a turn
             "logprobs": 0,  # of the drawn token alone
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,

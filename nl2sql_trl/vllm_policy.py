@@ -123,6 +123,7 @@ class ColocatedPolicy:
             min_p=s.min_p,
             max_tokens=limit,
             stop_token_ids=sorted(self.codec.stop_ids),
+            ignore_eos=True,  # those of the codec alone end a turn
             logprobs=0,  # of the drawn token alone
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,

@@ -33,7 +33,7 @@ from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model
 OUT, DATA, KIND = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 RANK = int(os.environ["RANK"])
 COUNT = "SELECT count(*) FROM singer"
-BUDGET = 400
+BUDGET = 700 if KIND == "scripted" else 300
 
 
 class Turns(Codec):

@@ -1,11 +1,11 @@
-# make setup | demo | test | test-slow | test-vllm | fuzz | long-run | lint | clean
+# make setup | demo | test | test-slow | test-vllm | fuzz | long-run | pictures | lint | clean
 PYTHON ?= python3
 BIN := .venv/bin
 # More threads than free cores slow torch down by far more than their number.
 export OMP_NUM_THREADS ?= $(shell nproc)
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup demo test test-slow test-vllm fuzz long-run lint clean
+.PHONY: setup demo test test-slow test-vllm fuzz long-run pictures lint clean
 
 setup: .venv/.done
 
@@ -44,6 +44,11 @@ fuzz: setup
 
 long-run: setup
 	$(BIN)/python tests/long_run.py --rollouts 20000 --databases 200
+
+# The README's pictures, from a run. Needs Chromium.
+RUN ?= runs/demo/grpo
+pictures: setup
+	$(BIN)/python scripts/make_pictures.py $(RUN)
 
 lint: setup
 	$(BIN)/ruff check .

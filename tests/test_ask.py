@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -555,39 +553,49 @@ def test_a_pipe_of_questions_is_answered_by_one_loaded_model(clinic: Path) -> No
     assert done.stdout.count("question> ") == 3
 
 
-@contextmanager
-def running(*arguments: object) -> Any:
+# The real command in a process that gets a real signal; its model thinks until it is stopped.
+SLOW = """
+import sys, time
+from nl2sql_trl import ask
+from nl2sql_trl.asker import Asker
+from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy
+from nl2sql_trl.prompts import Codec, answer_text
+from nl2sql_trl.rollout import RolloutConfig
+
+codec = Codec(ByteTokenizer())
+asked = []
+
+class Slow(ScriptedPolicy):
+    def step(self):
+        asked.append(1)
+        if len(asked) == 1:
+            print("thinking", flush=True)
+            time.sleep(600)
+        return super().step()
+
+answer = [answer_text("SELECT count(*) FROM singer")]
+Asker.load = lambda *_: Asker(codec, lambda *_: Slow([answer], codec), RolloutConfig())
+sys.exit(ask.main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_of_a_terminal_stops_an_answer_and_the_next_question_is_answered(
+    db: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "nl2sql_trl.ask", *map(str, arguments)],
+        [sys.executable, "-c", SLOW, "--model", str(tmp_path), "--db", str(db), "--interactive"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
     )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.slow
-def test_ctrl_c_of_a_terminal_stops_an_answer_and_the_next_question_is_answered(
-    clinic: Path,
-) -> None:
-    # A model of random weights rambles up to its budget: there is time to stop it.
-    with running("--model", "smollm2-135m", "--db", clinic, "--interactive") as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("Tell me everything about every pet, at great length.\n")
-        process.stdin.flush()
-        while "question>" not in (seen := process.stdout.read(9)):
-            assert seen
-        import time
-
-        time.sleep(2)
-        os.kill(process.pid, signal.SIGINT)
-        assert "stopped" in process.stdout.readline() + process.stdout.readline()
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.wait(60) == 0
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("First?\n")
+    process.stdin.flush()
+    while "thinking" not in (line := process.stdout.readline()):
+        assert line
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate("Second?\n\n")
+    assert process.returncode == 0
+    assert out.index("stopped") < out.index("1 row")

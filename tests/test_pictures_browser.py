@@ -9,6 +9,8 @@ from __future__ import annotations
 import html
 import itertools
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,12 @@ from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.records import Example, Trajectory, Verdict
 from nl2sql_trl.report import write_report
 from nl2sql_trl.rollout import RolloutConfig, make_prompt, rollout
-from nl2sql_trl.runs import append_jsonl
+from nl2sql_trl.runs import append_jsonl, describe
 from nl2sql_trl.tokens import show_tokens
 from nl2sql_trl.viewer import show
 
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS, SCRIPT = ROOT / "notebooks", ROOT / "scripts" / "make_pictures.py"
 CODEC = Codec(ByteTokenizer())
 CONFIG = RolloutConfig(budget=100_000, tool_chars=50_000, max_turns=9)
 
@@ -312,3 +315,31 @@ def test_the_report_fits_every_screen_with_no_pale_text(
     picture = screenshot(driver, tmp_path / f"report_{width}_{scheme}.png")
     assert (picture.mean() < 90) == (scheme == "dark")
     calm(driver, page)
+
+
+@pytest.mark.slow
+def test_the_pictures_of_the_readme_are_made_from_a_run(
+    driver: Any, database: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    trajectory = play(database, call_text("SELECT id FROM cell"), answer_text("SELECT 1"))
+    append_jsonl(run / "metrics.jsonl", [{"step": n, "loss": 0.0, "reward": 0.5} for n in (1, 2)])
+    rows = [describe(trajectory, Verdict(right, "correct")) for right in (False, True)]
+    append_jsonl(run / "trajectories.jsonl", rows)
+    command = [sys.executable, str(SCRIPT), str(run), "--out", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    for name in ("reward_curve.png", "viewer.png"):
+        assert 5_000 < (tmp_path / name).stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_run_without_a_right_trajectory_makes_no_picture(
+    rows: int, driver: Any, trajectory: Trajectory, tmp_path: Path
+) -> None:
+    wrong = describe(trajectory, Verdict(False, "wrong_rows"))
+    append_jsonl(tmp_path / "trajectories.jsonl", [wrong] * rows)
+    command = [sys.executable, str(SCRIPT), str(tmp_path), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no right trajectory" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -31,10 +31,12 @@ from nl2sql_trl.records import Example, normalise
 _SHOWN = 12  # rows of a list that the printed report names; the JSON has all
 
 
-def split_report(examples: Sequence[Example], checked: Gate) -> dict[str, Any]:
+def split_report(
+    examples: Sequence[Example], checked: Gate, progress: bool = True
+) -> dict[str, Any]:
     """What is to be known of a split's golds: counts, and a list of rows for each finding."""
     cuts: dict[Key, Cut] = {}
-    for e in track(checked.kept, "LIMITs"):
+    for e in track(checked.kept, "LIMITs", progress):
         key = e.db_path, e.gold
         if key not in cuts:
             cuts[key] = limit_cut(*key)
@@ -73,7 +75,9 @@ def _several_golds(examples: Sequence[Example]) -> Iterator[dict[str, Any]]:
             yield {"db_id": db_id, "question": group[0].question, "rows": [e.row for e in group]}
 
 
-def report(data: str, splits: Sequence[str]) -> dict[str, Any]:
+def report(
+    data: str | Path, splits: Sequence[str] = tuple(SPLIT_FILES), progress: bool = True
+) -> dict[str, Any]:
     """The whole gold report. Raises DataError or DatabaseError if the data cannot be used."""
     examples = {split: load(data, split) for split in splits}
     folder = data_folder(data)
@@ -88,7 +92,8 @@ def report(data: str, splits: Sequence[str]) -> dict[str, Any]:
         "data": str(folder),
         "sqlite": sqlite3.sqlite_version,
         "splits": {
-            split: split_report(rows, gate(rows, progress=True)) for split, rows in examples.items()
+            split: split_report(rows, gate(rows, progress=progress), progress)
+            for split, rows in examples.items()
         },
         "databases": len(paths),
         "empty_tables": empty,

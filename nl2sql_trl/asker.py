@@ -193,9 +193,13 @@ def schema(path: Path) -> str:
 
 
 def trained_limits(model: str) -> RolloutConfig:
-    """The limits that a model was trained with, from its own or its run's files, or the defaults.
+    """The limits that a model was trained with, or the package's own where its files name none."""
+    return known_limits(model) or RolloutConfig()
 
-    An exported model has them in its run.json, a trained one in its run's config.yaml.
+
+def known_limits(model: str) -> RolloutConfig | None:
+    """The limits that a model's own files or its run's name: an exported model has them in its
+    run.json, one that GRPO trained in its run's config.yaml.
     """
     import yaml
 
@@ -212,10 +216,10 @@ def trained_limits(model: str) -> RolloutConfig:
                 name: config[name]
                 for name in ("max_turns", "truncation", "tool_chars", "reserve_tokens")
             }
-        return RolloutConfig(**found) if found else RolloutConfig()
+        return RolloutConfig(**found) if found else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
         # A warm start's config names no limits; a file of another version may lack some.
-        return RolloutConfig()
+        return None
 
 
 def loop_limits(config: RolloutConfig) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _LIGHT = [
     "questions",
     "gold",
     "rewards",
+    "viewer",
+    "tokens",
 ]
 LIGHT = ["nl2sql_trl", *(f"nl2sql_trl.{m}" for m in _LIGHT if f"nl2sql_trl.{m}" in MODULES)]
 HEAVY = ["torch", "transformers", "trl", "datasets", "pandas", "matplotlib", "jinja2"]

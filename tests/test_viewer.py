@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -421,13 +419,3 @@ def test_a_character_that_was_cut_is_replaced_and_nothing_after_it_is_lost() -> 
     [start, *_] = CODEC.tokenizer("😀")["input_ids"]
     ids = [start, *CODEC.tokenizer("ab<|im_end|>")["input_ids"]]
     assert pieces(ids, CODEC) == ["\ufffd", "a", "b", "<|im_end|>"]
-
-
-@pytest.mark.parametrize("module", ["viewer", "tokens"])
-def test_importing_it_loads_nothing_heavy(module: str) -> None:
-    heavy = ["torch", "transformers", "matplotlib", "IPython", "pandas"]
-    script = f"import sys, nl2sql_trl.{module}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from nl2sql_trl.markup import dim, label, line, pre, safe, scroll
+from nl2sql_trl.records import SqlValue
 
 # A longer cell is folded; shorter ones keep to their lines, and the table scrolls.
 _CELL_CHARS = 40
@@ -56,7 +58,7 @@ def response(text: str) -> str:
         case {"columns": list(columns), "rows": list(rows), **rest} if rest.keys() <= {
             "total_rows"
         } and _is_table(columns, rows):
-            return _table(columns, rows, rest.get("total_rows", len(rows)))
+            return table(columns, rows, rest.get("total_rows", len(rows)))
         case {"column_count": columns, "total_rows": total, **rest} if not rest:
             return line(safe(f"{columns} columns, too wide to be shown; {total} rows"))
     return pre(safe(text))
@@ -71,7 +73,11 @@ def _is_table(columns: list[Any], rows: list[Any]) -> bool:
     )
 
 
-def _table(columns: list[str], rows: list[list[Any]], total: object) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[SqlValue]], total: object) -> str:
+    """Rows as an HTML table that scrolls inside itself, with their number under it.
+
+    total: how many rows there are, a number or words; more than `rows` where some are left out.
+    """
     names = []
     for n, name in enumerate(columns):
         numeric = any(_is_number(row[n]) for row in rows)
@@ -82,8 +88,8 @@ def _table(columns: list[str], rows: list[list[Any]], total: object) -> str:
         for row in rows
     )
     head = f'<tr style="background:transparent">{"".join(names)}</tr>'
-    table = f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'
-    return scroll(table) + label(_count(len(rows), total))
+    whole = f'<table style="{_TABLE}"><thead>{head}</thead><tbody>{body}</tbody></table>'
+    return scroll(whole) + label(_count(len(rows), total))
 
 
 def _count(shown: int, total: object) -> str:
@@ -92,10 +98,11 @@ def _count(shown: int, total: object) -> str:
     return f"the first {shown} of {total} rows in all"
 
 
-def _value(value: Any) -> str:
+def _value(value: SqlValue) -> str:
     side = "right" if _is_number(value) else "left"
     # Upright text NULL is a string; the absence of a value is set apart.
-    inner = f"<i>{dim('NULL')}</i>" if value is None else _cell(str(value))
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    inner = f"<i>{dim('NULL')}</i>" if value is None else _cell(text)
     return f'<td style="{_CELL}{side}">{inner}</td>'
 
 
@@ -106,5 +113,5 @@ def _cell(text: str) -> str:
     return f'<div style="{fold}">{safe(text)}</div>'
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: SqlValue) -> bool:
     return type(value) in (int, float)

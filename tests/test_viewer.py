@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nl2sql_trl import readable
 from nl2sql_trl.markup import FORCED, SAMPLED, VERMILION
 from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
@@ -300,6 +301,12 @@ def test_it_is_said_how_many_rows_there_are(more: dict[str, object], said: str) 
 
 def test_a_table_without_rows_keeps_its_columns() -> None:
     assert table('{"columns": ["a", "b"], "rows": []}') == [["a", "b"]]
+
+
+def test_bytes_are_shown_in_hexadecimal() -> None:
+    found = Tags(readable.table(["b"], [(b"\x00\xff",)], "more than 1"))
+    assert [text for text, _ in found.of("td")] == ["00ff"]
+    assert found.text.endswith("the first 1 of more than 1 rows in all")
 
 
 def test_hundreds_of_columns_are_all_there_and_scroll_inside_themselves() -> None:

@@ -11,7 +11,7 @@ samples from its own whole copy. To enter and to leave is collective, between th
 A whole copy must fit beside the shards. FSDP1 is refused. Everything else that generates on
 ranks, vLLM among it, is in `backends.py`.
 
-The FSDP2 copy is tested on two ranks with gloo. ZeRO-3 was never run: it needs DeepSpeed.
+Both are tested on two CPU ranks with gloo, against DDP; neither was run on GPUs.
 """
 
 from __future__ import annotations

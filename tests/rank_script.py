@@ -1,6 +1,6 @@
 """One rank of a small GRPO training on the CPU, started by test_ranks.py: writes rank<n>.json.
 
-    accelerate launch --multi_gpu --num_processes 2 rank_script.py OUT DATA scripted|sampled|failing
+    torchrun --nproc_per_node 2 rank_script.py OUT DATA MODEL scripted|sampled|failing
 
 scripted: rank 0 plays one turn a trajectory, rank 1 three to six. sampled: the model's own tokens,
 read as answers on rank 0 and mostly as calls on rank 1. failing: as sampled, but rank 1's reward
@@ -9,6 +9,7 @@ fails in the second step.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -18,8 +19,10 @@ from typing import Any
 
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
-from fakes import chat_tokenizer, random_model
+from fakes import chat_tokenizer
 from test_trainer import config
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
 
 from nl2sql_trl.backends import trained_policy
 from nl2sql_trl.policy import Policy, ScriptedPolicy
@@ -30,7 +33,7 @@ from nl2sql_trl.rollout import RolloutConfig
 from nl2sql_trl.task import make_task
 from nl2sql_trl.trainer import RunCallback, SqlGRPOTrainer, save_run_model
 
-OUT, DATA, KIND = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+OUT, (DATA, MODEL, KIND) = Path(sys.argv[1]), sys.argv[2:]
 RANK = int(os.environ["RANK"])
 COUNT = "SELECT count(*) FROM singer"
 BUDGET = 700 if KIND == "scripted" else 300
@@ -52,6 +55,13 @@ class Turns(Codec):
 def script(key: int, turn: int) -> str:
     turns = 3 + key if RANK else 1
     return call_text(COUNT) if turn < turns - 1 else answer_text(COUNT if key % 2 else "SELECT 1")
+
+
+def local(weight: Any) -> Any:
+    """What this rank holds of a weight."""
+    if isinstance(weight, DTensor):
+        return weight.to_local()
+    return getattr(weight, "ds_tensor", weight)
 
 
 def main() -> None:
@@ -82,8 +92,12 @@ def main() -> None:
     if "ACCELERATE_USE_FSDP" in os.environ:
         # accelerate shards on accelerators only; said to be some, CPUs shard over gloo as well.
         PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    if "ACCELERATE_USE_DEEPSPEED" in os.environ:
+        # It would compile its communication over shared memory, for minutes.
+        importlib.import_module("deepspeed.comm.torch")
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
     trainer = SqlGRPOTrainer(
-        random_model(),
+        AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32"),
         args,
         task,
         codec,
@@ -97,7 +111,7 @@ def main() -> None:
     found = {
         "processes": trainer.accelerator.num_processes,
         "rows": [row for row in trainer.state.log_history if "loss" in row],
-        "weight": type(next(trainer.model.parameters())).__name__,
+        "parameters": sum(local(p).numel() for p in trainer.model.parameters()),
         "not_shared": trainer.not_shared,
         "seeds": seeds,
     }

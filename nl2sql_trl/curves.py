@@ -14,6 +14,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -84,26 +85,26 @@ def png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def smooth(values: Sequence[float], weight: float = 0.8) -> list[float]:
-    """Exponential moving average without the bias of its start (as in Adam)."""
-    out, total, norm = [], 0.0, 0.0
-    for value in values:
-        total = weight * total + (1 - weight) * value
-        norm = weight * norm + (1 - weight)
-        out.append(total / norm)
-    return out
+def smooth(values: Sequence[float], weight: float = 0.7) -> list[float]:
+    """Means whose weights fall off by `weight` a step to both sides: unlike a moving average of
+    the past, they do not lag behind a curve that rises."""
+
+    def sums(found: Sequence[float]) -> list[float]:
+        return list(accumulate(found, lambda total, value: weight * total + value))
+
+    ones = [1.0] * len(values)
+    before, after = sums(values), sums(values[::-1])[::-1]
+    norms, others = sums(ones), sums(ones)[::-1]
+    return [
+        (b + a - value) / (n + o - 1)
+        for b, a, value, n, o in zip(before, after, values, norms, others, strict=True)
+    ]
 
 
 def draw(curves: Mapping[str, Sequence[Rows]], title: str) -> Figure:
     """The figure of metrics by name: one list of rows a directory, several are seeds of a name."""
-    logged = {
-        key
-        for seeds in curves.values()
-        for rows in seeds
-        for row in rows
-        for key, value in row.items()
-        if value is not None
-    }
+    every = [row for seeds in curves.values() for rows in seeds for row in rows]
+    logged = {key for row in every for key, value in row.items() if value is not None}
     panels: Sequence[Panel]
     if "reward" in logged or not logged & WARM_START[1].lines.keys():
         below = (*BELOW, KL) if "kl" in logged else BELOW

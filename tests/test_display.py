@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nl2sql_trl import display, runs
+from nl2sql_trl.curves import smooth
 
 
 def metrics(steps: int) -> list[dict[str, Any]]:
@@ -83,6 +84,15 @@ def test_runs_over_each_other_have_the_ends_of_their_paths_for_names_and_a_colou
     assert legend(figure)[1:] == ["a/grpo", "b/grpo"]
     colours = {line.get_color() for line in panel(figure, "Training reward").lines}
     assert len(colours) == 2
+
+
+def test_smoothing_keeps_a_line_where_it_is_and_a_jump_within_its_ends() -> None:
+    ramp = [float(n) for n in range(101)]
+    assert smooth(ramp)[30:70] == pytest.approx(ramp[30:70], abs=1e-3)
+    jump = smooth([0.0] * 5 + [1.0] * 5)
+    assert jump == sorted(jump)
+    assert 0 < jump[0] < jump[-1] < 1
+    assert smooth([0.5]) == [0.5]
 
 
 def test_seeds_under_one_name_are_drawn_as_their_mean_with_a_band_from_lowest_to_highest(

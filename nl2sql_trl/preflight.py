@@ -162,17 +162,23 @@ def parsed(flags: Sequence[str] | None = None) -> tuple[Any, ...]:
     return parse((PreflightArguments, TrainArguments, Planned, ModelConfig), flags)
 
 
-def recipe_plan(recipe: Path, accelerate_config: Path, device_gib: float, model: Any) -> Plan:
+def recipe_plan(
+    recipe: Path,
+    accelerate_config: Path,
+    device_gib: float,
+    model: Any,
+    processes: int | None = None,
+) -> Plan:
     """The plan of a recipe for another machine, where only the model's config is at hand.
 
-    model: a transformers config. Prompts are not measured: the longest is taken to have the
+    model: a transformers config. processes: if not the accelerate file's. Prompts are not measured: the longest is taken to have the
     recipe's max_prompt_tokens.
     """
     _, arguments, config, model_config = parsed(["--config", str(recipe)])
     return make_plan(
         config,
         model_config,
-        layout_of(accelerate_config),
+        layout_of(accelerate_config, processes),
         model=model,
         prompt=arguments.max_prompt_tokens or 0,
         device=int(device_gib * GIB),

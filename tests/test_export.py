@@ -398,8 +398,8 @@ def test_evaluations_beside_the_run_are_found_and_every_number_is_theirs(
     assert "+0.375 [" in results
     assert "87.5%" in section(card, "Behavioural profile")
     assert "8 rows of 2 databases (spider, dev)" in section(card, "Limitations")
-    assert "row `dev:0` of the evaluation" in section(card, "Prompt format")
-    assert "CREATE TABLE singer" in section(card, "Prompt format")
+    assert "row `dev:5` of the evaluation" in section(card, "Prompt format")
+    assert "CREATE TABLE shop" in section(card, "Prompt format")
     assert "--data DATA --split dev --seed 0" in section(card, "How to reproduce")
     assert front_matter(card)["base_model"] == "Qwen/Qwen2.5-3B-Instruct"
     assert str(tmp_path) not in card
@@ -549,11 +549,8 @@ class Hub(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path.endswith("/repos/create"):
-            if self.refuse:
-                self._answer({"error": "no such token"}, 401)
-                return
             self.created.append(json.loads(body))
-            self._answer({"url": "http://hub/me/sql", "id": "me/sql", "name": "me/sql"})
+            self._answer({"url": f"{self._place()}/me/sql", "id": "me/sql", "name": "me/sql"})
         elif "/preupload/" in self.path:
             files = json.loads(body)["files"]
             modes = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
@@ -566,13 +563,16 @@ class Hub(BaseHTTPRequestHandler):
                     value = entry["value"]
                     self.kept[value["path"]] = base64.b64decode(value["content"])
             self._answer({"success": True, "commitOid": "1" * 40,
-                          "commitUrl": "http://hub/me/sql/commit/1"})  # fmt: skip
+                          "commitUrl": f"{self._place()}/me/sql/commit/1"})  # fmt: skip
         else:
             self._answer({})
 
-    def _answer(self, value: object, status: int = 200) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
+    def _place(self) -> str:
+        return f"http://{self.headers['Host']}"
+
+    def _answer(self, value: object) -> None:
+        data = json.dumps({"error": "no such token"} if self.refuse else value).encode()
+        self.send_response(401 if self.refuse else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -608,7 +608,7 @@ def test_push_uploads_the_folder_as_it_was_written(
 ) -> None:
     done = pushed(hub, model_folder, "--to", tmp_path / "out", "--push", "me/sql")
     assert done.returncode == 0, done.stderr
-    assert "uploaded: http://hub/me/sql/commit/1" in done.stdout
+    assert f":{hub.server_port}/me/sql/commit/1" in done.stdout
     assert Hub.created[0]["name"] == "sql"
     assert Hub.kept == {f.name: f.read_bytes() for f in (tmp_path / "out").iterdir()}
     assert b'MODEL = "me/sql"' in Hub.kept["README.md"]

@@ -209,7 +209,7 @@ def test_sampled_and_forced_tokens_differ_for_eyes_that_see_other_colours(
 def test_hostile_texts_are_seen_and_do_nothing(
     width: int, scheme: str, driver: Any, database: Path, tmp_path: Path
 ) -> None:
-    everything = "\n".join(HOSTILE)
+    everything = "\n".join(text[:300] for text in HOSTILE)
     trajectory = play(
         database,
         call_text("SELECT * FROM cell"),
@@ -217,7 +217,7 @@ def test_hostile_texts_are_seen_and_do_nothing(
         everything + "\n" + answer_text(everything.replace("```", "")),
     )
     shown = show(trajectory, Verdict(False, "wrong_rows", everything))
-    page = write(tmp_path, shown, show_tokens(trajectory, CODEC))
+    page = write(tmp_path, shown, show_tokens(play(database, everything), CODEC))
     look(driver, page, width, scheme)
     body = driver.find_element("css selector", "body").text
     assert body.count("onerror='window.hacked = 1'") >= 4

@@ -15,10 +15,11 @@ has pushed new weights to vLLM.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
+from accelerate.utils import gather_object
 
 from nl2sql_trl.generate import model_policy
 from nl2sql_trl.policy import Policy
@@ -28,6 +29,8 @@ from nl2sql_trl.served import ServedPolicy, served_model
 from nl2sql_trl.sharded import GatheredPolicy, base_model, weights_are_sharded, whole_model
 from nl2sql_trl.task import Task
 from nl2sql_trl.vllm_policy import ColocatedPolicy
+
+Done = TypeVar("Done")
 
 
 def trained_policy(trainer: Any, seed: int) -> Policy:
@@ -76,6 +79,22 @@ def _awake(generation: Any) -> Iterator[None]:
     finally:
         generation.llm.sleep(level=2)
         generation._llm_weights_sleeping = True
+
+
+def on_all_ranks(work: Callable[[], Done]) -> Done:
+    """Do it. If a rank fails, all raise with its words: none is left waiting for the others."""
+    error = None
+    try:
+        done = work()
+    except Exception as caught:
+        error = caught
+    ranks = gather_object([error and (str(error) or type(error).__name__)])
+    if error is not None:
+        raise error
+    for rank, said in enumerate(ranks):
+        if said is not None:
+            raise RolloutError(f"rank {rank} failed: {said}")
+    return done
 
 
 def server_url(args: Any) -> str:

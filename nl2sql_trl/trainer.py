@@ -32,7 +32,7 @@ from trl.import_utils import is_vllm_available
 from trl.trainer.utils import split_tensor_dict
 
 from nl2sql_trl import facts, runs
-from nl2sql_trl.backends import check_vllm, trained_policy
+from nl2sql_trl.backends import check_vllm, on_all_ranks, trained_policy
 from nl2sql_trl.callbacks import RunCallback, StepClock, short_progress
 from nl2sql_trl.checkpoints import WholeCheckpoints
 from nl2sql_trl.data import to_dataset
@@ -175,7 +175,7 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         seconds: defaultdict[str, float] = defaultdict(float)
 
         def run(some: Sequence[Prompt]) -> list[Judged]:
-            return _on_all_ranks(lambda: self._roll_out(task, some, seconds))
+            return on_all_ranks(lambda: self._roll_out(task, some, seconds))
 
         at_first: dict[str, float] = {}
         if training and self._resample_rounds:
@@ -252,22 +252,6 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
 
 def _rollout_func(prompts: list[Any], trainer: SqlGRPOTrainer) -> dict[str, list[Any]]:
     return trainer.run_rollout(prompts)
-
-
-def _on_all_ranks(work: Callable[[], list[Judged]]) -> list[Judged]:
-    """Do it. If a rank fails, all raise, and none is left waiting for the others."""
-    done, error = [], None
-    try:
-        done = work()
-    except Exception as caught:
-        error = caught
-    ranks = gather_object([error and (str(error) or type(error).__name__)])
-    if error is not None:
-        raise error
-    for rank, said in enumerate(ranks):
-        if said is not None:
-            raise RolloutError(f"rank {rank} failed: {said}")
-    return done
 
 
 def _dataset(task: Task) -> Any:

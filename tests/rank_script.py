@@ -87,6 +87,8 @@ def main() -> None:
         "max_steps": 3,
         "max_completion_length": BUDGET,
         "ddp_timeout": 120,
+        "save_strategy": "steps" if KIND == "sampled" else "no",
+        "save_steps": 2,
     }
     args = config(OUT, **settings)
     if "ACCELERATE_USE_FSDP" in os.environ:

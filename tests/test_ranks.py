@@ -123,6 +123,7 @@ def test_sharded_weights_train_as_whole_ones_do_on_unequal_turns(
     for a, b in zip(expected["rows"], first["rows"], strict=True):
         for name in LOGGED:
             assert "seconds" in name or a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-4), name
+    assert (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").is_file()
     weights, sharded = (
         load_file(run / "model" / "model.safetensors") for run in (out, tmp_path / "run")
     )

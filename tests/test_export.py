@@ -521,6 +521,26 @@ def test_what_cannot_be_exported_is_one_line_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ("{", "is damaged"),
+        ("[]", "is damaged"),
+        ("{}", "does not say which model"),
+        ('{"base_model_name_or_path": "./nosuch/model"}', "no model './nosuch/model'"),
+    ],
+)
+def test_adapters_that_cannot_be_merged_are_told(
+    config: str, part: str, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    (tmp_path / "adapters").mkdir()
+    (tmp_path / "adapters" / "adapter_config.json").write_text(config)
+    status, _, error = call(tmp_path / "adapters", "--to", tmp_path / "out")
+    assert status == 2
+    assert part in error
+    assert len(error.splitlines()) == 1
+
+
 def test_an_export_that_fails_leaves_nothing(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,8 @@ Draws come from the engine's own generator: other than with `engine.py`, they de
 is in the batch. Log-probabilities are of the distribution that was drawn from if the engine has
 logprobs_mode "processed_logprobs", as TRL sets it. Weights are somebody else's concern.
 
-Run on CPU with one engine a rank. Real tensor parallelism and sleep need CUDA and were not run;
-the exchange between ranks was, with a stand-in for the engine.
+Run on CPU, with an engine a rank and with one over two ranks. Not run on GPUs; an engine that
+sleeps needs one.
 """
 
 from __future__ import annotations

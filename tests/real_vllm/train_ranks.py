@@ -1,6 +1,6 @@
 """One rank of a GRPO training through vLLM, started by the tests: writes rank<n>.json.
 
-    accelerate launch ... train_ranks.py OUT MODEL DATA full|lora|fail [SERVER]
+    accelerate launch ... train_ranks.py OUT MODEL DATA full|lora|fail|tensor [SERVER]
 
 Rank 0 mostly answers at once, rank 1 mostly calls: the ranks take unequal turns.
 """
@@ -96,6 +96,7 @@ def main() -> None:
         use_vllm=True,
         vllm_mode="server" if SERVER else "colocate",
         vllm_server_base_url=SERVER[0] if SERVER else None,
+        vllm_tensor_parallel_size=2 if KIND == "tensor" else 1,
         vllm_gpu_memory_utilization=0.12,
         vllm_max_model_length=2048,
     )

@@ -1,11 +1,11 @@
-# make setup | demo | test | test-slow | test-vllm | fuzz | long-run | pictures | lint | clean
+# make setup | demo | test | test-slow | test-vllm | fuzz | long-run | pictures | bench | lint | clean
 PYTHON ?= python3
 BIN := .venv/bin
 # More threads than free cores slow torch down by far more than their number.
 export OMP_NUM_THREADS ?= $(shell nproc)
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: setup demo test test-slow test-vllm fuzz long-run pictures lint clean
+.PHONY: setup demo test test-slow test-vllm fuzz long-run pictures bench lint clean
 
 setup: .venv/.done
 
@@ -49,6 +49,10 @@ long-run: setup
 RUN ?= runs/demo/grpo
 pictures: setup
 	$(BIN)/python scripts/make_pictures.py $(RUN)
+
+# Ours against TRL's own loop, for a quiet machine. SPIDER=DIR: on real Spider. See docs/speed.md.
+bench: setup
+	$(BIN)/python -m benchmarks $(if $(SPIDER),--data $(SPIDER))
 
 lint: setup
 	$(BIN)/ruff check .

@@ -131,7 +131,8 @@ def compare(found: list[dict[str, Any]], folder: Path, threads: int) -> list[dic
         compared.append(
             {
                 "name": f"{job['precision']}, {side}",
-                "loss": abs(run["loss"] - other["loss"]) / abs(other["loss"]),
+                # GRPO's loss is a mean of advantages here, near 0: of no use as a divisor.
+                "loss": abs(run["loss"] - other["loss"]),
                 "nll": abs(run["nll"] - other["nll"]) / abs(other["nll"]),
                 **work({"compare": [file, theirs]}, f"comparing {file}", folder, threads),
             }

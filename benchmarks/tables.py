@@ -159,7 +159,7 @@ def _comparisons(found: Sequence[Mapping[str, Any]]) -> str:
         for c in found
     ]  # fmt: skip
     return table(
-        ["compared with TRL", "loss, relative", "negative log-likelihood, relative",
+        ["compared with TRL", "loss, absolute", "negative log-likelihood, relative",
          "1 - lowest cosine of a parameter's gradient", "gradient, relative"],
         rows,
     )  # fmt: skip

@@ -55,7 +55,7 @@ def test_a_step_of_ours_and_of_trl_has_the_same_tokens_loss_and_likelihood(
     step: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     ours, trl = step
-    assert ours["loss"] == pytest.approx(trl["loss"], rel=1e-5)
+    assert ours["loss"] == pytest.approx(trl["loss"], rel=1e-5, abs=1e-7)
     assert ours["nll"] == pytest.approx(trl["nll"], rel=1e-5)
     assert ours["tool_tokens"] > 0
     assert ours["flat_groups"] == trl["flat_groups"] == 0
@@ -219,5 +219,6 @@ def test_the_command_writes_a_report_with_its_tables(job: Job, tmp_path: Path) -
     assert text == page(report)
     assert "| **update** |" in text
     growth = json.loads((tmp_path / "growth.json").read_text())
-    assert len(growth["runs"]) == 2 * len(jobs.growth(Job("growth", "ours", "fp32", quick=True)))
-    assert (tmp_path / "growth.md").read_text().count("\n| 300 x") == 1
+    # Two prompt lengths, another group size, another number of turns, on two sides.
+    assert len(growth["runs"]) == 8
+    assert (tmp_path / "growth.md").read_text().count("\n| 300 x") == 3

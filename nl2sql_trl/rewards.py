@@ -203,7 +203,8 @@ REWARDS: dict[str, Reward] = {f.__name__: f for f in (execution_match, executabl
 
 
 _COMMENT_OR_QUOTED = re.compile(
-    r"(--[^\n]*|/\*.*?(?:\*/|\Z))|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]", re.DOTALL
+    r"(--[^\n]*|/\*.*?(?:\*/|\Z))|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*(?:\]|\Z)",
+    re.DOTALL,
 )
 
 

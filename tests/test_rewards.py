@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nl2sql_trl import rewards
 from nl2sql_trl.data import load
 from nl2sql_trl.database import GOLD_LIMITS, Limits, execute
 from nl2sql_trl.gold import gate
@@ -27,6 +29,7 @@ from nl2sql_trl.rewards import (
     executable,
     execution_match,
     judge,
+    judge_on_suite,
     ordered,
     rows_share,
 )
@@ -171,6 +174,26 @@ def test_a_gold_that_failed_or_was_cut_credits_no_answer(
     assert [reward(found) for reward in REWARDS.values()] == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("outcome", ["timeout", "crashed"])
+def test_a_gold_that_was_ended_on_the_suite_credits_nothing_and_is_tried_again(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    gold = "SELECT a FROM t"
+    right = verdict(db, gold, gold)
+    file = shutil.copy(db, tmp_path / "other.sqlite")
+
+    def ended(path: Path, query: str, limits: Limits) -> QueryResult:
+        return QueryResult(outcome, error="it was ended")  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rewards, "execute", ended)
+        found = judge_on_suite(right, gold, gold, [file], Comparison())
+    assert (found.correct, found.reason) == (False, "gold_unusable")
+    assert found.detail == "other.sqlite: it was ended"
+    assert [reward(found) for reward in REWARDS.values()] == [0.0] * len(REWARDS)
+    assert judge_on_suite(right, gold, gold, [file], Comparison()).correct
+
+
 # Order counts only where the gold orders its result
 
 ORDERED = [
@@ -224,6 +247,11 @@ def test_a_gold_with_a_top_level_order_by_is_ordered(gold: str) -> None:
 @pytest.mark.parametrize("gold", UNORDERED)
 def test_an_order_by_anywhere_else_orders_nothing(gold: str) -> None:
     assert not ordered(gold)
+
+
+@pytest.mark.parametrize("piece", ["[", "'", '"', "`", "(", "/*", "--", "order ", "a", " "])
+def test_no_text_makes_the_search_for_an_order_by_stall(piece: str) -> None:
+    assert not ordered(f"SELECT a FROM t WHERE {piece * 200_000}")
 
 
 def test_rows_in_another_order_are_right_where_only_a_subquery_orders(db: Path) -> None:

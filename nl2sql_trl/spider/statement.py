@@ -18,7 +18,8 @@ _GROWS = re.compile(
 # SELECTs of plain words, in which only these stand before a parenthesis, raise no error at run
 # time: sum() may overflow, a recursive query may not end.
 _TAME = re.compile(r"\s*SELECT\b[^;{}\x00]*;?\s*", re.IGNORECASE)
-_BEFORE_PAREN = re.compile(r"([\w\"'`\]]+)\s*\(")
+# From the start of a word alone, and possessive: a long word is not looked at from each letter.
+_BEFORE_PAREN = re.compile(r"(?<![\w\"'`\]])([\w\"'`\]]++)\s*+\(")
 _TAME_WORDS = frozenset(
     """count min max avg total in and or not on where from select distinct by having union
     intersect except exists when then else case between like is join""".split()  # noqa: SIM905

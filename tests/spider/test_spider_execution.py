@@ -139,6 +139,12 @@ def test_a_spelling_that_runs_once_gives_what_each_would_give_alone(base: Path) 
     assert alone[0].digest == alone[1].digest
 
 
+@pytest.mark.parametrize("piece", ["a", " ", "[", "]", "'", '"', "json", "hex ", "(", "a(", "/*"])
+def test_looking_a_long_statement_over_takes_one_pass(piece: str, base: Path) -> None:
+    with Runner() as runner:
+        assert runner.execute(base, f"SELECT {piece * 199_999}").error
+
+
 def test_digests_tell_cells_that_are_equal_but_of_other_types(base: Path) -> None:
     with Runner() as runner:
         results = [

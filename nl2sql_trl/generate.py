@@ -44,13 +44,19 @@ class GeneratePolicy:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Eval mode and a seeded generator of its own; the global one is put back afterwards."""
-        import torch
+        """Eval mode and a seeded generator of its own; the global one is put back afterwards.
 
-        was_training = self.model.training
+        The model's own generation config is set aside: a penalty or a cut in it would sample from
+        another distribution than `sampling` says.
+        """
+        import torch
+        from transformers import GenerationConfig
+
+        was_training, own_config = self.model.training, self.model.generation_config
         device = self.model.device
         self._queue = []
         self.model.eval()
+        self.model.generation_config = GenerationConfig()
         cast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast)
         devices = [device] if device.type == "cuda" else []
         try:
@@ -59,6 +65,7 @@ class GeneratePolicy:
                 yield
         finally:
             self.model.train(was_training)
+            self.model.generation_config = own_config
 
     def submit(self, key: int, ids: Sequence[int], max_tokens: int) -> None:
         """Queue a context."""

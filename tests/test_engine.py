@@ -432,6 +432,16 @@ def test_generate_gives_the_logprobs_of_a_plain_forward(qwen: Any, temperature: 
         torch.testing.assert_close(torch.tensor(sample.logprobs), expected, rtol=1e-4, atol=2e-4)
 
 
+def test_a_models_own_generation_config_changes_nothing_that_is_sampled() -> None:
+    jobs = {0: (text(30, 1), 24), 1: (text(12, 2), 24)}
+    model = random_model("qwen2").eval()
+    expected = run(GeneratePolicy(model, codec(), GREEDY), jobs)
+    own = {"repetition_penalty": 3.0, "no_repeat_ngram_size": 1, "suppress_tokens": [5, 6, 7]}
+    model.generation_config.update(**own)
+    assert run(GeneratePolicy(model, codec(), GREEDY), jobs) == expected
+    assert {name: getattr(model.generation_config, name) for name in own} == own
+
+
 def test_generate_leaves_the_global_generator_and_the_mode_alone() -> None:
     model = random_model("qwen2").train()
     torch.manual_seed(3)

@@ -165,6 +165,30 @@ def test_a_run_logs_each_step_with_every_reward_under_its_name(pocket_run: Any) 
         assert row["frac_reward_zero_std"] == 0
 
 
+def test_a_run_logs_the_seconds_of_every_phase_and_the_tokens_of_every_kind(
+    pocket_run: Any,
+) -> None:
+    for row in read_jsonl(pocket_run[0] / "metrics.jsonl"):
+        spent = {k.removeprefix("seconds/"): v for k, v in row.items() if k[:8] == "seconds/"}
+        assert spent.keys() == {
+            "rollout", "generate", "sql_wait", "sql", "reward", "rank_wait", "update",
+            "sql_p50", "sql_p95", "sql_max",
+        }  # fmt: skip
+        assert spent["generate"] + spent["sql_wait"] == pytest.approx(spent["rollout"])
+        assert 0 < spent["sql_p50"] <= spent["sql_p95"] <= spent["sql_max"] <= spent["sql"]
+        assert spent["rank_wait"] == 0
+        assert min(spent["update"], spent["reward"], spent["generate"]) > 0
+        # TRL counts sampled tokens alone, with the prompts.
+        assert row["tokens/sampled"] == pytest.approx(row["completions/mean_length"])
+        assert row["tokens/forced"] > 0
+        assert row["rollout/truncated"] == row["rollout/malformed_calls"] == 0
+    total = sum(
+        8 * (row["tokens/prompt"] + row["tokens/sampled"])
+        for row in read_jsonl(pocket_run[0] / "metrics.jsonl")
+    )
+    assert total == pytest.approx(row["num_tokens"])
+
+
 def test_a_run_keeps_trajectories_with_their_verdicts(pocket_run: Any) -> None:
     run_dir, task, _ = pocket_run
     rows = read_jsonl(run_dir / "trajectories.jsonl")

@@ -22,6 +22,9 @@ MODULES = {
 _LIGHT = [
     "records",
     "database",
+    "sandbox",
+    "sqlengine",
+    "sqlworker",
     "tools",
     "prompts",
     "policy",
@@ -30,6 +33,9 @@ _LIGHT = [
     "questions",
     "gold",
     "rewards",
+    "facts",
+    "served",
+    "vllm_policy",
     "viewer",
     "tokens",
 ]

@@ -21,6 +21,7 @@ from nl2sql_trl.gold import GoldError, data_manifest
 from nl2sql_trl.models import ModelError
 from nl2sql_trl.prompts import TemplateError
 from nl2sql_trl.rollout import RolloutError
+from nl2sql_trl.sandbox import SandboxError
 from nl2sql_trl.spider.cases import InputError
 from nl2sql_trl.task import Task
 
@@ -33,7 +34,7 @@ class ConfigError(Exception):
 def guarded() -> Iterator[None]:
     """Turn what a user can mend into one line on stderr and exit code 2."""
     known = (CheckpointError, ConfigError, DataError, DatabaseError, GoldError, InputError,
-             ModelError, RolloutError, TemplateError)  # fmt: skip
+             ModelError, RolloutError, SandboxError, TemplateError)  # fmt: skip
     try:
         yield
     except known as error:

@@ -29,6 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from nl2sql_trl.sandbox import SandboxError
 from nl2sql_trl.spider.cases import (
     Case,
     InputError,
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(200_000, 50, 50)
     try:
         _run(args)
-    except InputError as error:
+    except (InputError, SandboxError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     except OSError as error:

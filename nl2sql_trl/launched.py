@@ -25,10 +25,12 @@ def accelerate_launch(
     Progress bars and library chatter go to stderr, which is shown only if the run fails: then a
     RuntimeError has its last lines.
     """
+    # With it set to `error`, transformers prints a dictionary a step instead of a progress bar.
+    inherited = {k: v for k, v in os.environ.items() if k != "TRANSFORMERS_VERBOSITY"}
     done = subprocess.run(
         [sys.executable, "-m", "accelerate.commands.launch", *flags],
         cwd=cwd,
-        env=os.environ | (environment or {}),
+        env=inherited | dict(environment or {}),
         capture_output=True,
         text=True,
     )
@@ -67,5 +69,5 @@ def head_comment(path: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     if lines[0].startswith("#!"):
         del lines[0]
-    end = next(n for n, line in enumerate(lines) if not line.startswith("#"))
+    end = next(n for n, line in enumerate(lines) if not line.startswith("#") or "#SBATCH" in line)
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:end])

@@ -44,7 +44,7 @@ def sample_values(db_path: Path, table: str, column: str, limit: int = 3) -> obj
     """
     if table == "nothing":
         raise ValueError(f"there is no table {table}")
-    result = execute(db_path, f'SELECT DISTINCT "{column}" FROM "{table}" LIMIT {limit}')
+    result = execute(db_path, f"SELECT DISTINCT {column} FROM {table} LIMIT {limit}")
     return [row[0] for row in result.rows] if result.outcome == "ok" else result
 
 

@@ -171,8 +171,8 @@ def recipe_plan(
 ) -> Plan:
     """The plan of a recipe for another machine, where only the model's config is at hand.
 
-    model: a transformers config. processes: if not the accelerate file's. Prompts are not measured: the longest is taken to have the
-    recipe's max_prompt_tokens.
+    model: a transformers config. processes: if not the accelerate file's. Prompts are not
+    measured: the longest is taken to have the recipe's max_prompt_tokens.
     """
     _, arguments, config, model_config = parsed(["--config", str(recipe)])
     return make_plan(

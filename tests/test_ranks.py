@@ -22,6 +22,7 @@ FSDP2 = {
     "FSDP_VERSION": "2",
     "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
     "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
 }
 # Without ACCELERATE_USE_CPU, with which accelerate leaves DeepSpeed out.
 ZERO3 = {

@@ -3,6 +3,7 @@
     config.yaml          every argument, resolved
     manifest.json        versions, git state, seeds, data hashes, sampling parameters
     metrics.jsonl        one object a logged step
+    evaluations.jsonl    one object an evaluation during training
     trajectories.jsonl   sampled trajectories with their verdicts
     checkpoint-N/        to resume from; model/ is the final one
     evaluation/NAME/     predictions.sql, trajectories.jsonl, report.json, report.md, report.html

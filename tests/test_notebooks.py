@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -34,6 +35,12 @@ def kinds(notebook: Any) -> set[str]:
     return {kind for output in outputs(notebook) for kind in output.get("data", {})}
 
 
+def run(notebook: Any, folder: Path) -> None:
+    """Execute it with a real kernel. Raises with the failing cell and its traceback."""
+    where = {"metadata": {"path": folder}}
+    NotebookClient(notebook, timeout=900, kernel_name="python3", resources=where).execute()
+
+
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,12 +50,17 @@ def test_a_notebook_runs_from_top_to_bottom(
     shutil.copy(FOLDER / name, path)
     notebook = nbformat.read(path, 4)
     committed = kinds(notebook)
-    # Raises with the failing cell and its traceback.
-    NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
-    ).execute()
+    run(notebook, tmp_path)
     assert kinds(notebook) == committed
     assert [p.name for p in tmp_path.iterdir()] == [name], "it leaves files behind"
+
+
+def test_a_broken_cell_fails_the_run_and_is_named(tmp_path: Path) -> None:
+    notebook = nbformat.read(FOLDER / "01_one_question.ipynb", 4)
+    broken = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    broken.source += "\nno_such_name"
+    with pytest.raises(CellExecutionError, match="no_such_name"):
+        run(notebook, tmp_path)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -72,8 +84,11 @@ def test_a_committed_notebook_is_small_and_holds_no_machine_path_or_warning(name
     assert not [o for o in outputs(notebook) if o.get("name") == "stderr"]
 
 
-def test_the_first_notebook_and_the_live_one_are_there() -> None:
-    assert {"01_one_question.ipynb", "04_train_live.ipynb"} <= set(NOTEBOOKS)
+def test_all_seven_notebooks_are_there() -> None:
+    assert [name[:3] for name in NOTEBOOKS] == [f"{n:02}_" for n in range(1, 8)]
+
+
+def test_the_first_notebook_shows_a_trajectory_and_the_live_one_a_curve() -> None:
     assert "text/html" in kinds(nbformat.read(FOLDER / "01_one_question.ipynb", 4))
     live = nbformat.read(FOLDER / "04_train_live.ipynb", 4)
     assert {"text/html", "image/png"} <= kinds(live)

@@ -168,6 +168,17 @@ def test_a_plain_statement_that_takes_long_is_ended_in_the_official_metrics(db: 
     assert found.error == TIMEOUT
 
 
+@pytest.mark.parametrize("first", ["SELECT", "WITH w AS (SELECT 1) SELECT"])
+def test_a_sort_larger_than_sqlites_cache_needs_no_temporary_file(db: Path, first: str) -> None:
+    query = f"{first} DISTINCT a.b, b.n, a.n FROM big a, big b WHERE b.n <= 12 ORDER BY b.a, a.n"
+    with Runner() as runner:
+        found = runner.execute(db, query)
+    assert found.error is None
+    assert len(found.rows) == 60_000
+    result = execute(db, query, Limits(rows=100_000, seconds=30))
+    assert (result.outcome, result.rows) == ("ok", found.rows)
+
+
 def test_a_plain_statement_on_long_cells_gives_them(db: Path) -> None:
     with Runner() as runner:
         assert len(runner.execute(db, "SELECT t FROM long").rows[0][0]) == 400_000

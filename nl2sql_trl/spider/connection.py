@@ -76,6 +76,8 @@ class Connection:
         self.raw = raw
         self.limits = limits
         self.deadline = 0.0
+        # A worker may write no file, not even a temporary one for a large sort.
+        raw.execute("PRAGMA temp_store = MEMORY")
         raw.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.cell)
         bound_widths(raw, limits.cell)

@@ -85,8 +85,7 @@ class Call:
 
     `problem` is None for a well-formed call; otherwise nothing ran and `response` says why.
     `query` and `arguments` are what `run_sql` and a tool of the user's own were called with.
-    `result` is what SQLite gave, or a tool's error. `repeated`: the same query ran before in the
-    trajectory.
+    `result` is what SQLite gave, or a tool's error.
     """
 
     query: str | None
@@ -95,7 +94,6 @@ class Call:
     result: QueryResult | None = None
     tool: str = "run_sql"
     arguments: Mapping[str, object] | None = None
-    repeated: bool = False
 
     @property
     def failed(self) -> bool:

@@ -30,7 +30,6 @@ from nl2sql_trl.records import (
     ToolTurn,
     Trajectory,
     Turn,
-    normalise,
 )
 
 
@@ -39,17 +38,15 @@ class RolloutConfig:
     """Limits of one trajectory.
 
     budget: tokens after the prompt, over all turns, tool tokens included. max_turns: model turns.
-    truncation, tool_chars: see `tools.render`. hint_repeats: the error of a query that ran before
-    in its trajectory says so (never with truncation "seed"). reserve_tokens: if above 0, that many
-    tokens of the budget are kept back, and a trajectory that would end without an answer gets one
-    more, forced turn that asks for it (the seed recipe has 0). limits: of one query.
+    truncation, tool_chars: see `tools.render`. reserve_tokens: if above 0, that many tokens of
+    the budget are kept back, and a trajectory that would end without an answer gets one more,
+    forced turn that asks for it (the seed recipe has 0). limits: of one query.
     """
 
     budget: int = 2048
     max_turns: int = 5
     truncation: tools.Truncation = "rows"
     tool_chars: int = tools.DEFAULT_CHARS
-    hint_repeats: bool = True
     reserve_tokens: int = 0
     sql_threads: int = 4
     limits: Limits = field(default_factory=lambda: TOOL_LIMITS)
@@ -78,11 +75,6 @@ class _State:
     turns: list[Turn] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     forced: bool = False
-
-    def ran(self) -> set[str]:
-        """The queries that ran so far."""
-        calls = [c for t in self.turns if isinstance(t, ToolTurn) for c in t.calls]
-        return {normalise(c.query) for c in calls if c.query is not None and not c.problem}
 
     def left(self, config: RolloutConfig) -> int:
         """Tokens that the next turn may take."""
@@ -214,8 +206,7 @@ def _run_calls(
             answered.append(_use(tool, call, state.prompt, config))
         else:
             result = execute(state.prompt.db_path, call.query, config.limits)
-            repeated = normalise(call.query) in state.ran()
-            answered.append(_render(Call(call.query, "", None, result, repeated=repeated), config))
+            answered.append(_render(Call(call.query, "", None, result), config))
     return answered
 
 
@@ -240,9 +231,7 @@ def _use(tool: tools.Tool, call: ParsedCall, prompt: Prompt, config: RolloutConf
 def _render(call: Call, config: RolloutConfig, chars: int | None = None) -> Call:
     """A call with the text of its result."""
     assert call.result is not None
-    chars = chars or config.tool_chars
-    repeated = call.repeated and config.hint_repeats
-    response = tools.render(call.result, config.truncation, chars, repeated)
+    response = tools.render(call.result, config.truncation, chars or config.tool_chars)
     return replace(call, response=response)
 
 

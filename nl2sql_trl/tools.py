@@ -42,7 +42,6 @@ DEFAULT_CHARS = 400
 SEED_CHARS = 256
 MIN_CHARS = 64
 _CELL_CHARS = (80, 24, 8)
-_REPEATED = " (you ran this query before: change it)"
 
 
 class ToolError(ValueError):
@@ -130,25 +129,19 @@ def _validator() -> Any:
     return extend(Draft202012Validator, type_checker=Draft4Validator.TYPE_CHECKER)
 
 
-def render(
-    result: QueryResult,
-    truncation: Truncation = "rows",
-    limit: int = DEFAULT_CHARS,
-    repeated: bool = False,
-) -> str:
+def render(result: QueryResult, truncation: Truncation = "rows", limit: int = DEFAULT_CHARS) -> str:
     """The tool response for `result`.
 
     With `rows`, valid JSON of at most `limit` characters (at least MIN_CHARS): as many leading
     rows as fit whole, and `total_rows` when some are left out ("more than N" if the row cap ended
-    the fetch). With `repeated`, an error says at its end that the query ran before. With `seed`,
-    `limit` and `repeated` are ignored.
+    the fetch). With `seed`, `limit` is ignored.
     """
     if truncation == "seed":
         return elide_middle(_dumps(_body(result, None), ascii_only=True), SEED_CHARS)
     if limit < MIN_CHARS:
         raise ValueError(f"a tool response needs at least {MIN_CHARS} characters, not {limit}")
     if result.outcome != "ok":
-        return error(result.error, limit, _REPEATED if repeated else "")
+        return error(result.error, limit)
     # No budget holds more rows than half its characters: don't render the rest.
     shown = result.rows[:limit]
     if result.complete and len(shown) == len(result.rows):
@@ -192,20 +185,20 @@ def render_value(value: object, limit: int = DEFAULT_CHARS, total: int | None = 
     return _cut("result", _dumps(value, ascii_only), limit)
 
 
-def error(message: str, limit: int = DEFAULT_CHARS, end: str = "") -> str:
-    """`{"error": message + end}`, the message cut so that the JSON keeps to `limit` characters."""
-    return _cut("error", _unicode(message), limit, end)
+def error(message: str, limit: int = DEFAULT_CHARS) -> str:
+    """`{"error": message}`, the message cut so that the JSON keeps to `limit` characters."""
+    return _cut("error", _unicode(message), limit)
 
 
-def _cut(name: str, text: str, limit: int, end: str = "") -> str:
-    whole = _dumps({name: text + end})
+def _cut(name: str, text: str, limit: int) -> str:
+    whole = _dumps({name: text})
     if len(whole) <= limit:
         return whole
     # Counted as JSON writes it: a quote takes two characters, a control character six.
-    room, kept = limit - len(_dumps({name: "…" + end})), 0
+    room, kept = limit - len(_dumps({name: "…"})), 0
     while (room := room - len(_dumps(text[kept])) + 2) >= 0:
         kept += 1
-    return _dumps({name: text[:kept] + "…" + end})
+    return _dumps({name: text[:kept] + "…"})
 
 
 def elide_middle(text: str, max_length: int) -> str:

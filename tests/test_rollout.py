@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -133,71 +132,6 @@ def test_a_response_keeps_to_the_characters_it_was_given(prompt: Prompt, chars: 
     assert result.response == render(execute(prompt.db_path, MANY), "rows", chars)
     failed = one(prompt, call_text("x" * 900), ANSWER, config=config).calls[0]
     assert len(failed.response) <= chars
-
-
-# The same query again
-
-WRONG = "SELECT nme FROM singer"
-HINT = " (you ran this query before: change it)"
-
-
-def errors(trajectory: Trajectory) -> list[str]:
-    return [json.loads(call.response)["error"] for call in trajectory.calls]
-
-
-def test_the_error_of_a_query_that_ran_before_says_so(prompt: Prompt) -> None:
-    script = [call_text(q) for q in (WRONG, NAMES, f" {WRONG} ;", "SELECT 1 FROM x", WRONG)]
-    calls = one(prompt, *script, ANSWER, config=RolloutConfig(max_turns=9)).calls
-    assert [c.repeated for c in calls] == [False, False, True, False, True]
-    plain = "no such column: nme"
-    said = [json.loads(c.response).get("error") for c in calls]
-    assert said == [plain, None, plain + HINT, "no such table: x", plain + HINT]
-
-
-def test_rows_that_were_seen_before_are_shown_without_a_word(prompt: Prompt) -> None:
-    first, second = one(prompt, LOOK, LOOK, ANSWER).calls
-    assert second.repeated
-    assert second.response == first.response
-
-
-def test_another_trajectory_with_the_same_query_is_told_nothing(prompt: Prompt) -> None:
-    trajectories, _ = play(prompt, *[[call_text(WRONG), ANSWER]] * 3)
-    assert [errors(t) for t in trajectories] == [["no such column: nme"]] * 3
-
-
-def test_a_refused_call_is_no_query_that_ran(prompt: Prompt) -> None:
-    extra = one(prompt, LOOK + call_text(WRONG), call_text(WRONG), ANSWER).calls[2]
-    assert not extra.repeated
-
-
-@pytest.mark.parametrize("off", [{"hint_repeats": False}, {"truncation": "seed"}])
-def test_there_is_no_hint_where_it_is_off_or_the_reference_is_followed(
-    prompt: Prompt, off: dict[str, Any]
-) -> None:
-    trajectory = one(
-        prompt, call_text(WRONG), call_text(WRONG), ANSWER, config=RolloutConfig(**off)
-    )
-    assert errors(trajectory) == ["no such column: nme"] * 2
-
-
-@pytest.mark.parametrize("chars", [MIN_CHARS, 80, 400])
-def test_the_hint_is_whole_within_the_characters_of_a_response(prompt: Prompt, chars: int) -> None:
-    wrong = call_text('SELECT "' + "é\\" * 200)
-    config = RolloutConfig(budget=9000, tool_chars=chars)
-    first, second = one(prompt, wrong, wrong, ANSWER, config=config).calls
-    assert len(first.response) <= chars
-    assert len(second.response) <= chars
-    assert json.loads(second.response)["error"].endswith(HINT)
-
-
-def test_the_hint_outlives_a_response_that_is_shortened_for_want_of_tokens(prompt: Prompt) -> None:
-    wrong = call_text("SELECT " + "x" * 200)
-    whole = one(prompt, wrong, wrong, ANSWER)
-    budget = sum(len(turn.ids) for turn in whole.turns[:4])  # one token too few
-    shortened = one(prompt, wrong, wrong, ANSWER, config=RolloutConfig(budget=budget)).calls[1]
-    assert len(shortened.response) <= MIN_CHARS
-    assert errors(one(prompt, wrong, wrong, ANSWER))[1].endswith(HINT)
-    assert json.loads(shortened.response)["error"].endswith(HINT)
 
 
 # What the model gets wrong

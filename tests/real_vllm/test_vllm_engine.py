@@ -21,11 +21,8 @@ BUDGET = 300
 
 @pytest.fixture(scope="module")
 def llm(vllm_model: Path) -> Any:
-    import os
-
     import vllm
 
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     return vllm.LLM(
         model=str(vllm_model),
         dtype="float32",

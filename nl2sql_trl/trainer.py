@@ -124,6 +124,9 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
             entropy_grad=bool(args.entropy_coef) or args.use_adaptive_entropy,
         )
 
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        return _ByEpoch(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """TRL's, without its shuffle of rows: a group's members stay in one micro-batch.
 
@@ -248,6 +251,25 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
             step = {"step": self.state.global_step + 1}
             rows = [step | runs.describe(t, v) for t, v in chosen[:kept]]
             runs.append_jsonl(self.run_dir / "trajectories.jsonl", rows)
+
+
+class _ByEpoch(torch.utils.data.Sampler):
+    """TRL's sampler, its order a matter of seed and epoch alone.
+
+    TRL's draws on from one epoch to the next, so that a run resumed in a later one would go through
+    the first one's order again.
+    """
+
+    def __init__(self, sampler: Any, epoch: Callable[[], int]) -> None:
+        self._sampler, self._epoch = sampler, epoch
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        if self._sampler.shuffle:
+            self._sampler.generator.manual_seed(self._sampler.seed + self._epoch())
+        return iter(self._sampler)
 
 
 def _rollout_func(prompts: list[Any], trainer: SqlGRPOTrainer) -> dict[str, list[Any]]:

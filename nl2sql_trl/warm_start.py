@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,28 +29,25 @@ class SqlSFTTrainer(WholeCheckpoints, SFTTrainer):
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         # `dataset` has lost the columns that the model does not take.
         keys = self.train_dataset["db_id"]
-        return ByDatabase(keys, self.args.per_device_train_batch_size, self.args.seed)
+        size, seed = self.args.per_device_train_batch_size, self.args.seed
+        return ByDatabase(keys, size, lambda: seed + int(self.state.epoch or 0))
 
 
 class ByDatabase(torch.utils.data.Sampler):
     """Row indices such that each micro-batch holds one database's rows, in shuffled order.
 
-    Full micro-batches of one database first; what is left over fills mixed ones at the end.
+    Full micro-batches of one database first; what is left over fills mixed ones at the end. `seed`
+    is asked at the start of each epoch, so that a resumed run has the order of its epoch.
     """
 
-    def __init__(self, keys: Sequence[str], size: int, seed: int) -> None:
+    def __init__(self, keys: Sequence[str], size: int, seed: Callable[[], int]) -> None:
         self.keys, self.size, self.seed = keys, size, seed
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Another epoch, another order."""
-        self.epoch = epoch
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def __iter__(self) -> Any:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        generator = torch.Generator().manual_seed(self.seed())
         by_key: dict[str, list[int]] = {}
         for n in torch.randperm(len(self.keys), generator=generator).tolist():
             by_key.setdefault(self.keys[n], []).append(n)

@@ -302,28 +302,29 @@ class Killed(TrainerCallback):
     """Dies when step 3 was logged, as a process might."""
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == 3:
+        if state.global_step == 6:
             raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
 def resumed(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run of four steps, and one that died after the third and went on from the second."""
+    """A run of seven steps, four an epoch, and one that died after the sixth and went on from the
+    fifth."""
     whole, broken = (tmp_path_factory.mktemp(name) / "run" for name in ("whole", "broken"))
-    saves = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    saves = {"max_steps": 7, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
     sampled(task, whole, **saves).train()
     with pytest.raises(KeyboardInterrupt):
         sampled(task, broken, [Killed()], **saves).train()
     with (broken / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "los')  # and a line was cut
-    assert [row["step"] for row in metrics(broken)] == [1, 2, 3]
-    sampled(task, broken, **saves).train(resume_from_checkpoint=str(broken / "checkpoint-2"))
+        file.write('{"step": 7, "los')  # and a line was cut
+    assert [row["step"] for row in metrics(broken)] == [1, 2, 3, 4, 5, 6]
+    sampled(task, broken, **saves).train(resume_from_checkpoint=str(broken / "checkpoint-5"))
     return whole, broken
 
 
 def test_a_resumed_run_logs_what_an_uninterrupted_one_does(resumed: tuple[Path, Path]) -> None:
     whole, broken = map(metrics, resumed)
-    assert [row["step"] for row in whole] == [1, 2, 3, 4]
+    assert [row["step"] for row in whole] == [1, 2, 3, 4, 5, 6, 7]
     assert len(whole) == len(broken)
     for a, b in zip(whole, broken, strict=True):
         assert a.keys() == b.keys()
@@ -343,7 +344,7 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
     from transformers import AutoModelForCausalLM
 
     whole, broken = (
-        AutoModelForCausalLM.from_pretrained(run / "checkpoint-4").state_dict() for run in resumed
+        AutoModelForCausalLM.from_pretrained(run / "checkpoint-7").state_dict() for run in resumed
     )
     for name, weight in whole.items():
         torch.testing.assert_close(weight, broken[name])
@@ -564,7 +565,8 @@ def test_the_sampler_gives_every_row_once_and_fills_batches_by_database(
     counts: tuple[int, ...], size: int
 ) -> None:
     keys = [str(n) for n, count in enumerate(counts) for _ in range(count)]
-    sampler = ByDatabase(keys, size, seed=1)
+    seed = 1
+    sampler = ByDatabase(keys, size, lambda: seed)
     order = list(sampler)
     assert sorted(order) == list(range(len(keys)))
     assert len(sampler) == len(keys)
@@ -572,7 +574,7 @@ def test_the_sampler_gives_every_row_once_and_fills_batches_by_database(
     for n in range(pure):
         assert len({keys[i] for i in order[n * size : (n + 1) * size]}) == 1
     assert list(sampler) == order
-    sampler.set_epoch(1)
+    seed = 2
     assert len(keys) < 8 or list(sampler) != order
 
 

@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # More threads than free cores slow torch down by far more than their number.
 export OMP_NUM_THREADS ?= $(shell nproc)
+# Tests run in two processes of one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 export TOKENIZERS_PARALLELISM = false
 
 .PHONY: setup demo test test-slow test-vllm fuzz long-run pictures bench lint clean
@@ -20,10 +22,10 @@ demo: setup
 	$(BIN)/python -m nl2sql_trl.demo
 
 test: setup
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: setup
-	$(BIN)/python -m pytest -q -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
 
 # A real vLLM on the CPU, in an environment of its own: 3.8 GB. Its extras for images and sound are
 # built against another torch.

@@ -339,7 +339,7 @@ def test_a_recipe_that_is_not_there_is_named(
         ({"temperature": -1.0}, ["temperature"]),
         ({"temperature": 0.0}, ["temperature"]),
         ({"top_p": 1.5}, ["top_p"]),
-        ({"max_prompt_tokens": 1}, ["no usable row"]),
+        ({"max_prompt_tokens": 1}, ["max_prompt_tokens", "leaves no row"]),
         ({"rows": 0}, ["rows"]),
         ({"use_vllm": True}, ["vllm"]),
         ({"model_name_or_path": None}, ["no model is named"]),

@@ -97,7 +97,7 @@ model = AutoModelForCausalLM.from_pretrained(folder)
 
 def answer(question, database):
     ids = list(codec.prompt_ids(messages(question, ddl(database))))
-    end, ran = len(ids) + limits["budget"], set()
+    end = len(ids) + limits["budget"]
     for turn in range(1, limits["max_turns"] + 1):
         given = torch.tensor([ids])
         mask = torch.ones_like(given)
@@ -114,14 +114,13 @@ def answer(question, database):
                     said.append(tools.error(call.message, limits["tool_chars"]))
                     continue
                 found = execute(database, call.query)
-                said.append(tools.render(found, limits["truncation"], chars, call.query in ran))
+                said.append(tools.render(found, limits["truncation"], chars))
             added = codec.suffix_ids(said, new[-1] == codec.eos_id)
             if len(ids) + len(added) < end:
                 break
         else:
             break
         ids += added
-        ran |= {call.query for call in calls}
     return extract_answer(text)
 
 

@@ -3,8 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 # More threads than free cores slow torch down by far more than their number.
 export OMP_NUM_THREADS ?= $(shell nproc)
-# Tests run in two processes of one thread each.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 export TOKENIZERS_PARALLELISM = false
 
 .PHONY: setup demo test test-slow test-vllm fuzz long-run pictures bench lint clean
@@ -22,7 +20,7 @@ demo: setup
 	$(BIN)/python -m nl2sql_trl.demo
 
 test: setup
-	$(PYTEST) -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow

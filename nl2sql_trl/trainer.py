@@ -125,7 +125,7 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         )
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
-        return _ByEpoch(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
+        return ByEpoch(super()._get_train_sampler(dataset), lambda: int(self.state.epoch or 0))
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """TRL's, without its shuffle of rows: a group's members stay in one micro-batch.
@@ -253,7 +253,7 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
             runs.append_jsonl(self.run_dir / "trajectories.jsonl", rows)
 
 
-class _ByEpoch(torch.utils.data.Sampler):
+class ByEpoch(torch.utils.data.Sampler):
     """TRL's sampler, its order a matter of seed and epoch alone.
 
     TRL's draws on from one epoch to the next, so that a run resumed in a later one would go through

@@ -555,13 +555,15 @@ def test_a_pipe_of_questions_is_answered_by_one_loaded_model(clinic: Path) -> No
 
 # The real command in a process that gets a real signal; its model thinks until it is stopped.
 SLOW = """
-import sys, time
+import signal, sys, time
 from nl2sql_trl import ask
 from nl2sql_trl.asker import Asker
 from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text
 from nl2sql_trl.rollout import RolloutConfig
 
+# A shell's background jobs ignore it, and their children with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 codec = Codec(ByteTokenizer())
 asked = []
 

@@ -27,7 +27,7 @@ from nl2sql_trl.rewards import judge
 from nl2sql_trl.rollout import RolloutConfig
 from nl2sql_trl.task import Task, make_task
 from nl2sql_trl.tools import RUN_SQL, render
-from nl2sql_trl.trainer import SqlGRPOTrainer
+from nl2sql_trl.trainer import ByEpoch, SqlGRPOTrainer
 
 STEPS = 3
 BUDGET = 400
@@ -185,6 +185,9 @@ def trls(
         processing_class=copy.deepcopy(codec.tokenizer),
         tools=[run_sql],
     )
+    # Ours goes through a later epoch in an order of its own.
+    sampler = ByEpoch(trainer._get_train_sampler(), lambda: int(trainer.state.epoch or 0))
+    monkeypatch.setattr(trainer, "_get_train_sampler", lambda *_: sampler)
     step, turn, rows = -1, 0, []
 
     def single_turn(prompt_ids: list[Any], *_: Any, num_generations: int, **__: Any) -> Any:

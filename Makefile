@@ -15,6 +15,7 @@ setup: .venv/.done
 	$(BIN)/pip install --quiet -r requirements.txt
 	$(BIN)/pip install --quiet -e '.[dev]'
 	touch $@
+	@echo 'ready: . .venv/bin/activate'
 
 demo: setup
 	$(BIN)/python -m nl2sql_trl.demo

@@ -10,6 +10,7 @@ the reward curve. A stage that is already done in the folder is not done again.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -50,10 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\n[{number}/3] {title}   ({minutes:.0f} min so far)", flush=True)
 
     warm = (options.warm_start or out / "sft" / "model").resolve()
+    if options.warm_start and not (warm / "run.json").is_file():
+        print(f"error: there is no finished warm start at {options.warm_start}", file=sys.stderr)
+        return 2
     stage(1, "warm start: the tool loop's format, from train questions")
     if not (warm / "run.json").is_file():
         _run(["-m", "nl2sql_trl.sft", "--config", "recipes/pocket_cpu_sft.yaml"],
-             output_dir=out / "sft", seed=seed)  # fmt: skip
+             output_dir=out / "sft", seed=seed, resume_from_checkpoint="true")  # fmt: skip
     stage(2, "GRPO: the model runs SQL and is rewarded for the gold's rows")
     trained = out / "grpo" / "model"
     if not (trained / "run.json").is_file():
@@ -89,9 +93,18 @@ def _run(arguments: Sequence[str], **settings: Any) -> None:
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     # glibc returns big blocks to the system and takes them back at every step: keep them.
     keep = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
-    done = subprocess.run([sys.executable, *paths, *flags], env=os.environ | quiet | keep, cwd=ROOT)
-    if done.returncode:
-        raise SystemExit(done.returncode)
+    command, interrupted = [sys.executable, *paths, *flags], False
+    stage = subprocess.Popen(command, env=os.environ | quiet | keep, cwd=ROOT)
+    while stage.poll() is None:
+        try:
+            stage.wait()
+        except KeyboardInterrupt:  # the stage has heard it, too, and ends in its own time
+            interrupted = True
+    if interrupted:
+        print("stopped: the same command goes on from here", file=sys.stderr)
+        raise SystemExit(130)
+    if stage.returncode:
+        raise SystemExit(stage.returncode)
 
 
 def evaluate_stages(models: dict[str, str], out: Path) -> None:
@@ -104,6 +117,9 @@ def evaluate_stages(models: dict[str, str], out: Path) -> None:
         how = {} if name == "base" else {"samples": SAMPLES, "temperature": 1.0}
         _run(["-m", "nl2sql_trl.evaluate", "--bf16"], model=model, out=folder, rows=ROWS,
              budget=BUDGET, max_turns=MAX_TURNS, seed=1, **how)  # fmt: skip
+        # Named by its stage: that is how the report tells the three apart.
+        report = folder / "report.json"
+        runs.write_json(report, json.loads(report.read_text(encoding="utf-8")) | {"name": name})
 
 
 def evaluation_folder(out: Path, name: str) -> Path:

@@ -197,6 +197,13 @@ def _checked(options: argparse.Namespace) -> RolloutConfig:
             "--samples above 1 and a --temperature above 0 go together: they ask for a sampled "
             "pass beside the greedy one"
         )
+    kept = runs.read_settings(options.out)
+    other = [n for n in ("model", "data", "split") if kept and kept.get(n) != getattr(options, n)]
+    if other:
+        raise ConfigError(
+            f"--out {options.out} holds an evaluation of another {other[0]} "
+            f"({kept.get(other[0])}): give another folder, or delete it"
+        )
     if options.suite is not None and not options.suite.is_dir():
         raise ConfigError(f"--suite {options.suite}: no such folder")
     try:

@@ -6,6 +6,7 @@ Nothing here trains; `sft.py` and `train.py` do.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ def parse(kinds: tuple[type, ...], flags: Sequence[str] | None = None) -> tuple[
     _check_recipe(kinds, given)
     parser = TrlParser(kinds)
     parser.error = _refuse  # its own prints a usage of some hundred lines
+    _check_flags(kinds, given)
     try:
         return tuple(parser.parse_args_and_config(given))
     except ValueError as error:
@@ -101,11 +103,40 @@ def _check_recipe(kinds: Sequence[type], given: Sequence[str]) -> None:
             raise ConfigError(f"{path}: there is no setting {key!r}{hint}")
 
 
+def _check_flags(kinds: Sequence[type], given: Sequence[str]) -> None:
+    """Name the flag that is near to a misspelt one."""
+    import difflib
+
+    known = {f"--{f.name}" for kind in kinds for f in fields(kind)} | {"--config", "--help"}
+    known |= {flag.replace("_", "-") for flag in known}
+    for flag in (part.split("=")[0] for part in given if part.startswith("--")):
+        # argparse takes a beginning, and `no_` before a switch.
+        if any(k.startswith(flag) for k in known) or flag.startswith(("--no_", "--no-")):
+            continue
+        near = difflib.get_close_matches(flag, known, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"there is no flag {flag}{hint}")
+
+
 def settle(config: Any) -> None:
-    """Seed everything, and turn `--resume_from_checkpoint true` into the newest whole one."""
+    """Seed everything, and turn `--resume_from_checkpoint true` into the newest whole one.
+
+    Raises ConfigError for an output folder that cannot be written or holds a finished run.
+    """
     import transformers
 
     transformers.set_seed(config.seed)
+    run_dir = Path(config.output_dir)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir {run_dir} cannot be made: {error.strerror}") from error
+    if not os.access(run_dir, os.W_OK):
+        raise ConfigError(f"output_dir {run_dir} cannot be written: check its permissions")
+    if config.resume_from_checkpoint is None and (run_dir / "model" / "run.json").is_file():
+        raise ConfigError(
+            f"output_dir {run_dir} holds a finished run: give another --output_dir, or delete it"
+        )
     if config.resume_from_checkpoint in ("True", "true", "1"):
         config.resume_from_checkpoint = last_checkpoint(Path(config.output_dir))
     checkpoint = config.resume_from_checkpoint

@@ -58,9 +58,11 @@ def resolve(name: str) -> str:
                 "Name one of its checkpoint folders"
             )
         raise ModelError(f"{name} is a folder without config.json, not a saved model")
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    local = name.startswith((".", "/", "~")) or Path(name).parts[0] in ("runs", "results")
+    if name.count("/") != 1 or local or Path(name).parent.is_dir():
+        unmade = "" if "/" not in name else " (has the run that makes this folder finished?)"
         raise ModelError(
-            f"there is no model {name!r}: give a local folder, a hub name such as "
+            f"there is no model {name!r}{unmade}: give a local folder, a hub name such as "
             "Qwen/Qwen2.5-3B-Instruct, smollm2-135m or tiny"
         )
     return name

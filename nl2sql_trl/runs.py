@@ -75,6 +75,15 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def read_settings(evaluation: Path) -> dict[str, Any]:
+    """What an evaluation in this folder was made of; nothing where there is none."""
+    try:
+        found = json.loads((evaluation / "report.json").read_text(encoding="utf-8"))
+        return dict(found["settings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def drop_after(path: Path, step: int) -> None:
     """Forget lines of later steps than `step`: a resumed run writes them again."""
     rows = read_jsonl(path)

@@ -12,11 +12,19 @@ from nl2sql_trl.sharded import whole_model
 
 
 def train_and_save(trainer: Any, run_dir: Path) -> None:
-    """Train, from a checkpoint where the config names one, and save the final model."""
+    """Train, from a checkpoint where the config names one, and save the final model.
+
+    After Ctrl-C there is no final model: exits with 130, saying how to go on.
+    """
     if trainer.not_shared and trainer.accelerator.is_main_process:
         print(f"beginnings are not shared in the update: {trainer.not_shared}")
     short_progress(trainer)
     trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    if any(getattr(c, "interrupted", False) for c in trainer.callback_handler.callbacks):
+        if trainer.accelerator.is_main_process:
+            step = trainer.state.global_step
+            print(f"stopped: checkpoint-{step} is saved; go on with --resume_from_checkpoint true")
+        raise SystemExit(130)
     save_run_model(trainer, run_dir / "model")
     if trainer.accelerator.is_main_process:
         print(f"saved {run_dir / 'model'}")

@@ -199,6 +199,7 @@ def test_data_that_cannot_be_used_is_named(
         ("nobody/nosuch-model", ["'nobody/nosuch-model'", "could not be loaded"]),
         (".", ["without config.json"]),
         ("a b/c d", ["'a b/c d'"]),
+        ("runs/nosuch", ["'runs/nosuch'", "finished"]),
         ("", ["no model is named"]),
     ],
 )
@@ -221,6 +222,47 @@ def test_a_model_that_cannot_be_had_is_named(
         line = call(command, "--config", recipe(made))
     for part in parts:
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("flag", "near"), [("--max_stepz", "--max_steps"), ("--dta", "--data"), ("--xyzzy", "")]
+)
+def test_a_misspelt_flag_is_told_with_the_one_that_is_near(
+    flag: str, near: str, call: Callable[..., str]
+) -> None:
+    line = call("sft", flag, "3")
+    assert f"no flag {flag}" in line
+    assert near in line
+
+
+def test_a_finished_run_is_not_written_over(
+    call: Callable[..., str], recipe: Callable[..., Path], model_folder: Path,
+    spider_folder: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    (tmp_path / "o" / "model").mkdir(parents=True)
+    (tmp_path / "o" / "model" / "run.json").write_text("{}")
+    for command, make in (("train", train_settings), ("sft", settings)):
+        line = call(command, "--config", recipe(make(model_folder, spider_folder, tmp_path / "o")))
+        assert "finished run" in line
+
+
+def test_an_output_folder_that_cannot_be_made_is_told_before_anything_else(
+    call: Callable[..., str], recipe: Callable[..., Path], model_folder: Path,
+    spider_folder: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    (tmp_path / "file").write_text("")
+    made = settings(model_folder, spider_folder, tmp_path / "file" / "o")
+    assert "cannot be made" in call("sft", "--config", recipe(made))
+
+
+def test_an_evaluation_is_not_written_over_by_one_of_another_model(
+    call: Callable[..., str], model_folder: Path, spider_folder: Path, tmp_path: Path
+) -> None:
+    old = {"settings": {"model": "other", "data": str(spider_folder), "split": "dev"}}
+    (tmp_path / "report.json").write_text(json.dumps(old))
+    line = call("evaluate", "--model", model_folder, "--data", spider_folder, "--out", tmp_path)
+    assert "another model (other)" in line
+    assert json.loads((tmp_path / "report.json").read_text()) == old
 
 
 def break_weights(folder: Path) -> None:

@@ -388,6 +388,7 @@ from pathlib import Path
 from nl2sql_trl.database import Limits, execute
 path = Path(sys.argv[1])
 execute(path, "SELECT 1")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
     execute(path, sys.argv[2], Limits(seconds=30, steps=10**12))

@@ -31,6 +31,7 @@ from nl2sql_trl.trainer import (
     SqlGRPOTrainer,
     SqlSFTTrainer,
     save_run_model,
+    train_and_save,
 )
 from nl2sql_trl.warm_start import ByDatabase
 
@@ -351,14 +352,18 @@ def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(
 
 
 def test_an_interrupt_ends_the_run_after_the_step_with_a_checkpoint(
-    task: Task, tmp_path: Path
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trainer = sampled(task, tmp_path, max_steps=9, save_strategy="steps", save_steps=100)
     callback = next(c for c in trainer.callback_handler.callbacks if isinstance(c, RunCallback))
     callback.interrupted = True
-    trainer.train()
+    with pytest.raises(SystemExit) as ended:
+        train_and_save(trainer, tmp_path)
+    assert ended.value.code == 130
+    assert "checkpoint-1 is saved; go on with --resume" in capsys.readouterr().out
     assert trainer.state.global_step == 1
     assert (tmp_path / "checkpoint-1" / "trainer_state.json").is_file()
+    assert not (tmp_path / "model").exists(), "an unfinished run has no final model"
 
 
 def test_a_lora_run_trains_the_adapters_alone_and_saves_a_merged_model(

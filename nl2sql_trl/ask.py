@@ -202,6 +202,8 @@ def _interactive(asker: Asker, options: argparse.Namespace) -> int:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # gives `input` its line editing
     question = options.question
+    if sys.stdin.isatty():
+        print("An empty line or Ctrl-D ends, Ctrl-C stops an answer.", file=sys.stderr)
     while True:
         try:
             question = question or input("question> ")

@@ -76,7 +76,9 @@ def load_tokenizer(name: str) -> Any:
     if adapted := adapted_model(resolved):
         resolved = resolved if list(Path(resolved).glob("tokenizer*")) else resolve(adapted)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolved, padding_side="left")
+        # What it would clean up is SQL; for such tokenizers transformers warns and ignores it.
+        options = {"padding_side": "left", "clean_up_tokenization_spaces": False}
+        tokenizer = AutoTokenizer.from_pretrained(resolved, **options)
     except (OSError, ValueError) as error:
         raise _not_loaded(name, error) from error
     if not tokenizer("SELECT")["input_ids"]:

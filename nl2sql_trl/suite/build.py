@@ -143,7 +143,8 @@ def _build(
     progress: bool,
 ) -> dict[str, Any]:
     report = {}
-    with tqdm(sorted(golds), desc="test suites", unit="database", disable=not progress) as bar:
+    shown = None if progress else True  # None: only on a terminal, not in a notebook
+    with tqdm(sorted(golds), desc="test suites", unit="database", disable=shown) as bar:
         for db_id in bar:
             bar.set_postfix_str(db_id)
             folder = made / db_id

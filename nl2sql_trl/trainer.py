@@ -97,7 +97,7 @@ class SqlGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         trajectories_per_step: int = 8,
         **kwargs: Any,
     ) -> None:
-        _check_settings(args)
+        _check_settings(args, resample_rounds)
         self.task, self.eval_task, self.codec, self.run_dir = task, eval_task, codec, run_dir
         self._rewards, self._resample_rounds = list(rewards), resample_rounds
         self._policy_factory = policy_factory or trained_policy
@@ -299,12 +299,18 @@ def _for_trl(reward: Reward) -> Callable[..., list[float]]:
     return call
 
 
-def _check_settings(args: GRPOConfig) -> None:
+def _check_settings(args: GRPOConfig, resample_rounds: int) -> None:
     if args.generation_batch_size % args.num_generations:
         raise ValueError(
             f"the batch of {args.generation_batch_size} rows does not divide by num_generations "
             f"({args.num_generations}): change per_device_train_batch_size, "
             "gradient_accumulation_steps or num_generations"
+        )
+    rows_of_a_rank = args.per_device_train_batch_size * args.steps_per_generation
+    if resample_rounds and rows_of_a_rank % args.num_generations:
+        raise ValueError(
+            f"resample_rounds needs whole groups on each process: its {rows_of_a_rank} rows a step "
+            f"do not divide by num_generations ({args.num_generations})"
         )
     if args.use_vllm and not is_vllm_available():
         raise ValueError("use_vllm needs vLLM: pip install -e '.[vllm]', or set use_vllm to false")

@@ -1,4 +1,5 @@
-"""Make the README's two pictures from a run: its reward curve, and a trajectory in the viewer.
+"""Make the README's pictures: a run's reward curve, one of its trajectories in the viewer, and
+the last curve that the committed notebook 04 drew.
 
     python scripts/make_pictures.py runs/demo/grpo                  # into docs/images
     python scripts/make_pictures.py runs/demo/grpo --key train:248  # of that question
@@ -10,7 +11,9 @@ mended it is preferred, then the one with the most calls. Needs Chromium on the 
 from __future__ import annotations
 
 import argparse
+import base64
 import io
+import json
 import shutil
 import subprocess
 import sys
@@ -22,13 +25,14 @@ from nl2sql_trl.display import reward_curve
 from nl2sql_trl.runs import read_jsonl
 from nl2sql_trl.viewer import show_row
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES, LIVE = ROOT / "docs" / "images", ROOT / "notebooks" / "04_train_live.ipynb"
 WIDTH, SCALE = 800, 1.5
 PAGE = '<!doctype html><meta charset="utf-8"><body style="margin:12px;font-family:sans-serif">'
 
 
 def main() -> int:
-    """Write both pictures."""
+    """Write all three pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run directory of train.py")
     parser.add_argument("--key", help="show a trajectory of this question, such as train:248")
@@ -49,7 +53,9 @@ def main() -> int:
     title = "/".join(arguments.run.parts[-2:])
     reward_curve(arguments.run, title=title).savefig(curve, dpi=110)
     photograph(show_row(row).html, viewer, browser)
-    for path in (curve, viewer):
+    live = arguments.out / "live_curve.png"
+    live.write_bytes(last_drawn(LIVE))
+    for path in (curve, viewer, live):
         shrink(path)
         print(f"wrote {path} ({path.stat().st_size // 1000} kB)")
     return 0
@@ -87,6 +93,15 @@ def photograph(html: str, path: Path, browser: str) -> None:
     drawn = ImageChops.difference(whole, Image.new("RGB", whole.size, "white")).getbbox()
     assert drawn is not None, "the page stayed white"
     whole.crop((0, 0, whole.width, drawn[3] + drawn[1])).save(path)
+
+
+def last_drawn(notebook: Path) -> bytes:
+    """The last picture that a cell of a notebook drew while it ran."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    drawn = [
+        o["data"] for c in cells for o in c.get("outputs", []) if o["output_type"] == "display_data"
+    ]
+    return base64.b64decode([data["image/png"] for data in drawn if "image/png" in data][-1])
 
 
 def shrink(path: Path) -> None:

@@ -328,7 +328,7 @@ def test_the_pictures_of_the_readme_are_made_from_a_run(
     append_jsonl(run / "trajectories.jsonl", rows)
     command = [sys.executable, str(SCRIPT), str(run), "--out", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
-    for name in ("reward_curve.png", "viewer.png"):
+    for name in ("reward_curve.png", "viewer.png", "live_curve.png"):
         assert 5_000 < (tmp_path / name).stat().st_size < 150_000
 
 

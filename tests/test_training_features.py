@@ -104,6 +104,13 @@ def test_a_step_whose_groups_stay_even_goes_on_after_the_cap(task: Task, tmp_pat
     assert row["groups/zero_std_at_first"] == row["frac_reward_zero_std"] == 1.0
 
 
+def test_resampling_wants_whole_groups_on_each_process(task: Task, tmp_path: Path) -> None:
+    halves = config(tmp_path)
+    halves.per_device_train_batch_size = 1  # of four processes: a group lies on two
+    with pytest.raises(ValueError, match="whole groups on each process"):
+        SqlGRPOTrainer(random_model(), halves, task, CODEC, [executable], resample_rounds=1)
+
+
 def test_nothing_is_resampled_where_it_is_not_asked_for(task: Task, tmp_path: Path) -> None:
     made = trainer(task, tmp_path, lambda *_: [NONE])
     made.train()

@@ -113,7 +113,8 @@ def judge_on_suite(
 
     `files` are further databases of the same schema (see the package `suite`). A file on which
     the gold fails decides nothing. Where it was ended by the clock or with its process there is no
-    verdict, and so no credit: on a quieter machine it might have run.
+    verdict, and so no credit: on a quieter machine it might have run. Of a wrong answer, the share
+    of right rows is that on the file that told.
     """
     for file in files:
         gold_result = _gold_on(file, gold)
@@ -125,7 +126,14 @@ def judge_on_suite(
             continue
         reason: Reason = "crashed" if found.reason == "crashed" else "wrong_on_suite"
         detail = f"{file.name}: {found.reason}, {found.detail}"
-        return replace(verdict, correct=False, reason=reason, detail=detail, empty_match=False)
+        return replace(
+            verdict,
+            correct=False,
+            reason=reason,
+            detail=detail,
+            rows_share=found.rows_share,
+            empty_match=False,
+        )
     return verdict
 
 

@@ -54,6 +54,7 @@ def test_an_answer_that_is_right_by_accident_on_the_base_is_wrong_on_the_suite(
     assert (found.correct, found.reason) == (False, "wrong_on_suite")
     assert found.detail.startswith("music_suite_000.sqlite: wrong_rows")
     assert found.executable
+    assert found.rows_share == 0, "an accident earns nothing by its share of rows either"
     assert verdict("SELECT count(id) FROM singer", GOLD, base, files).correct
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
@@ -530,14 +531,15 @@ def test_file_descriptors_return_to_the_start_after_2000_queries(db: Path) -> No
     queries.append(COUNT_UP + "SELECT x FROM c")
 
     def own() -> int:
-        """Descriptors beside the three pipes of each worker."""
+        """Descriptors beside the three pipes of each worker, and beside what other tests left."""
+        gc.collect()
         return len(os.listdir("/proc/self/fd")) - 3 * len(sandbox.worker_pids())
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: execute(db, queries[n % 5]), range(40)))  # starts workers
         start = own()
         list(pool.map(lambda n: execute(db, queries[n % 5]), range(2000)))
-    assert own() == start
+    assert own() <= start
     assert len(sandbox.worker_pids()) <= sandbox._MAX_WORKERS
 
 

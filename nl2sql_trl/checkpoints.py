@@ -27,6 +27,18 @@ class CheckpointError(Exception):
     """A checkpoint could not be written; the message says why and which one to go on from."""
 
 
+def whole_checkpoints(run_dir: Path) -> list[Path]:
+    """The whole checkpoints of a run, by step."""
+    numbered = [
+        (int(number), folder)
+        for folder in run_dir.glob("checkpoint-*")
+        # The trainer state is written last.
+        if (number := folder.name.rsplit("-", 1)[1]).isdigit()
+        and (folder / "trainer_state.json").is_file()
+    ]
+    return [folder for _, folder in sorted(numbered)]
+
+
 class WholeCheckpoints(_Trainer):
     """Makes a Trainer's checkpoints appear whole or not at all."""
 
@@ -88,7 +100,7 @@ def _flush(path: Path) -> None:
 
 
 def _reason(run_dir: Path, name: str, error: Exception) -> str:
-    kept = sorted(run_dir.glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]))
+    kept = whole_checkpoints(run_dir)
     last = f"{kept[-1].name} is whole" if kept else "there is no earlier one"
     free = shutil.disk_usage(run_dir).free / 1e9 if run_dir.is_dir() else 0.0
     said = " ".join(str(error).split())

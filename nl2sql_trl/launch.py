@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nl2sql_trl import runs
-from nl2sql_trl.checkpoints import CheckpointError
+from nl2sql_trl.checkpoints import CheckpointError, whole_checkpoints
 from nl2sql_trl.data import DataError, data_folder
 from nl2sql_trl.database import DatabaseError
 from nl2sql_trl.gold import GoldError, data_manifest
@@ -146,16 +146,11 @@ def settle(config: Any) -> None:
 
 def last_checkpoint(run_dir: Path) -> str | None:
     """The newest whole checkpoint of a run, None if there is none (then it starts afresh)."""
-    whole = [
-        (int(folder.name.rsplit("-", 1)[1]), folder)
-        for folder in run_dir.glob("checkpoint-*")
-        # The trainer state is written last.
-        if folder.name.rsplit("-", 1)[1].isdigit() and (folder / "trainer_state.json").is_file()
-    ]
+    whole = whole_checkpoints(run_dir)
     if not whole:
         print(f"no checkpoint in {run_dir}: starting from the beginning", flush=True)
         return None
-    return str(max(whole)[1])
+    return str(whole[-1])
 
 
 def start_run(

@@ -136,7 +136,7 @@ def rollout(
                 stop, calls = _take(state, sample, policy.codec, config)
                 tell(key)
                 if calls:
-                    work = pool.submit(_run_calls, calls, state, policy.codec.tools, config)
+                    work = pool.submit(_run_calls, calls, state.prompt, policy.codec.tools, config)
                     waiting[work] = key
                 elif stop != "answer" and _force_final(state, [], policy.codec, config):
                     tell(key)
@@ -193,7 +193,7 @@ def _take(
 
 
 def _run_calls(
-    calls: list[ParsedCall], state: _State, own: Sequence[tools.Tool], config: RolloutConfig
+    calls: list[ParsedCall], prompt: Prompt, own: Sequence[tools.Tool], config: RolloutConfig
 ) -> list[Call]:
     """Run the good call and word the refusal of the others. Runs in a pool thread."""
     answered = []
@@ -203,9 +203,9 @@ def _run_calls(
             answered.append(Call(call.query, response, call.problem))
         elif call.query is None:
             [tool] = [tool for tool in own if tool.name == call.tool]
-            answered.append(_use(tool, call, state.prompt, config))
+            answered.append(_use(tool, call, prompt, config))
         else:
-            result = execute(state.prompt.db_path, call.query, config.limits)
+            result = execute(prompt.db_path, call.query, config.limits)
             answered.append(_render(Call(call.query, "", None, result), config))
     return answered
 

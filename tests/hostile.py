@@ -5,13 +5,15 @@ Each entry is a name, a statement on `SCHEMA`'s tables and the outcomes that are
 
 from __future__ import annotations
 
-SCHEMA = """
+SMALL = """
 CREATE TABLE singer (id INTEGER PRIMARY KEY, name TEXT, age INT);
 CREATE TABLE concert (id INTEGER PRIMARY KEY, singer_id INT REFERENCES singer(id), title TEXT);
 CREATE VIEW adult AS SELECT * FROM singer WHERE age >= 18;
 CREATE INDEX by_age ON singer(age);
 INSERT INTO singer VALUES (1, 'Ann', 30), (2, 'Bo', 17), (3, 'Cy', NULL);
 INSERT INTO concert VALUES (1, 1, 'Opening'), (2, 1, 'It''s late');
+"""
+SCHEMA = f"""{SMALL}
 CREATE TABLE big (n INT, a TEXT, b TEXT);
 WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c LIMIT 5000)
 INSERT INTO big SELECT x, 'a' || (x % 97), hex(x) FROM c;

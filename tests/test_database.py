@@ -12,18 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hostile import SMALL as SCHEMA
 
 from nl2sql_trl import sandbox
 from nl2sql_trl.database import DatabaseError, Limits, connect, ddl, execute, table_counts
-
-SCHEMA = """
-CREATE TABLE singer (id INTEGER PRIMARY KEY, name TEXT, age INT);
-CREATE TABLE concert (id INTEGER PRIMARY KEY, singer_id INT REFERENCES singer(id), title TEXT);
-CREATE VIEW adult AS SELECT * FROM singer WHERE age >= 18;
-CREATE INDEX by_age ON singer(age);
-INSERT INTO singer VALUES (1, 'Ann', 30), (2, 'Bo', 17), (3, 'Cy', NULL);
-INSERT INTO concert VALUES (1, 1, 'Opening'), (2, 1, 'It''s late');
-"""
 
 COUNT_UP = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
 

@@ -3,7 +3,8 @@
 Contexts that begin alike (the members of a group, all questions on one schema) share one copy of
 the keys and values of their common prefix. Each row keeps the rest of its context between turns,
 so a later turn computes the tool's tokens and the new ones only. Rows join and leave the batch at
-any decode step; each has its own token limit. The caches and the attention are in `kvcache.py`.
+any decode step; each has its own token limit. The caches are in `kvcache.py`, the attention in
+`attending.py`.
 
 A row's draws depend on the seed, its key and its position alone, not on what else is in the
 batch. Models: the Llama family without sliding windows (`supports`); others go through
@@ -17,7 +18,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nl2sql_trl.kvcache import ATTENTION, Prefix, PrefixView, Row, RowsView, Table, register
+from nl2sql_trl.attending import ATTENTION, PrefixView, RowsView, register
+from nl2sql_trl.kvcache import Prefix, Row, Stack, Stacks, Table
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Sample
 from nl2sql_trl.sampling import Sampling, draw
@@ -66,7 +68,7 @@ class TransformersPolicy:
         before = config._attn_implementation
         self._queue: dict[int, tuple[tuple[int, ...], int]] = {}
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
-        self._table = Table(config.num_hidden_layers)
+        self._table, self._stacks = Table(config.num_hidden_layers), Stacks()
         self.model.eval()
         config._attn_implementation = ATTENTION
         # Not inference_mode: autocast keeps its cast weights for ordinary tensors only.
@@ -77,7 +79,7 @@ class TransformersPolicy:
         finally:
             config._attn_implementation = before
             self.model.train(was_training)
-            del self._queue, self._prefixes, self._table
+            del self._queue, self._prefixes, self._table, self._stacks
 
     def submit(self, key: int, ids: Sequence[int], max_tokens: int) -> None:
         """Queue a context; one that continues the key's earlier context keeps its cache."""
@@ -114,6 +116,8 @@ class TransformersPolicy:
             row = Row(key, self._prefix_of(ids), list(ids), rng, limit)
             table.add(row)
             rows.append(row)
+        used = {id(row.prefix) for row in table.rows}
+        self._prefixes = {ids: p for ids, p in self._prefixes.items() if id(p) in used}
         # Rows of like length together: little is computed on padding. Then by prefix: its part
         # of attention is one product.
         rows.sort(key=lambda r: (len(r.pending) // 16, id(r.prefix)))
@@ -184,7 +188,11 @@ class TransformersPolicy:
         pending = [r.pending for r in rows]
         width = max(map(len, pending))
         ids = torch.tensor([p + [0] * (width - len(p)) for p in pending], device=device)
-        view = RowsView(self._table, start, rows, width, device)
+        if width == 1:
+            stacks = self._stacks.over(rows)
+        else:  # products are large enough as they are
+            stacks = [Stack([p]) for p in {id(r.prefix): r.prefix for r in rows}.values() if p.ids]
+        view = RowsView(self._table, start, rows, width, stacks, device)
         starts = torch.tensor([len(r.prefix.ids) + r.cached for r in rows], device=device)
         positions = starts[:, None] + torch.arange(width, device=device)
         hidden = self._decoder(ids, position_ids=positions, use_cache=False, shared=view)[0]

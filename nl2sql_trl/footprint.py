@@ -214,7 +214,9 @@ def _generation(shape: Shape, work: Work, device: int | None) -> tuple[int, bool
         return _vllm_weights(shape, work) + cache, not work.sleep
     rows = min(work.rollouts, _ENGINE_ROWS)
     prompts = -(-rows // work.group)
-    cache = kv_bytes(shape, rows * work.budget + prompts * work.prompt, 4)
+    # A prompt's are there twice: by themselves, and beside the others that are decoded with it.
+    tokens = rows * work.budget + 2 * prompts * work.prompt
+    cache = kv_bytes(shape, tokens, 2 if work.autocast else work.weight_bytes)
     return cache + rows * shape.vocabulary * 4 * 4, False
 
 

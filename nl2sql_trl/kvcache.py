@@ -1,24 +1,21 @@
-"""Keys and values of a batch whose rows share beginnings, and the attention over them.
+"""Keys and values of a batch whose rows share beginnings, kept without copies.
 
 A shared beginning (`Prefix`) is kept once; what a row has of its own has a place in one table
-(`Table`). Attention is split in two parts, over the shared prefix and over the row's own tokens,
-and merged by their log-sum-exp (the partial-softmax identity of Milakov and Gimelshein 2018; the
-split by prefix as in Juravsky et al. 2024, "Hydragen"). It is exact up to rounding.
+(`Table`). Prefixes that are decoded together are put side by side (`Stack`), so that one product
+serves them all. Kept in the precision that the model computes in.
 
-transformers calls `attention` under the name ATTENTION; the view that says which rows are at work
-comes in through the model call as `shared`. What is sampled, and when, is `engine.py`'s.
+No attention here (`attending.py`) and no sampling (`engine.py`).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-
-ATTENTION = "nl2sql_shared_prefix"
 
 
 @dataclass(slots=True)
@@ -53,7 +50,7 @@ class Table:
     """The rows and the keys and values of their own tokens, active rows first.
 
     A row's place in `rows` is its place in the buffers, so any run of rows is read without a
-    copy. Buffers: per layer (places, key-value heads, tokens, head dim), fp32.
+    copy. Buffers: per layer (places, key-value heads, tokens, head dim).
     """
 
     def __init__(self, layers: int) -> None:
@@ -105,8 +102,6 @@ class Table:
         self, buffers: list[torch.Tensor | None], layer: int, like: torch.Tensor, tokens: int
     ) -> torch.Tensor:
         """The layer's buffer, grown to hold all rows and `tokens` tokens."""
-        import torch
-
         old, places = buffers[layer], len(self.rows)
         if old is not None and old.shape[0] >= places and old.shape[2] >= tokens:
             return old
@@ -114,122 +109,77 @@ class Table:
         if old is not None:
             places = max(places, old.shape[0])
             length = old.shape[2] if tokens <= old.shape[2] else tokens + tokens // 2
-        new = like.new_zeros((places, like.shape[1], length, like.shape[3]), dtype=torch.float32)
+        new = like.new_zeros((places, like.shape[1], length, like.shape[3]))
         if old is not None:
             new[: old.shape[0], :, : old.shape[2]] = old
         buffers[layer] = new
         return new
 
 
-class PrefixView:
-    """Attention while a prefix is computed: causal, and its keys and values are kept."""
+class Stack:
+    """Shared beginnings side by side, padded to the longest.
 
-    def __init__(self, prefix: Prefix) -> None:
-        self.prefix = prefix
+    keys, values: per layer (beginnings, key-value heads, length, head dim). hidden: what is
+    padding, (beginnings, 1, length), or None where nothing is.
+    """
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
-        from torch.nn.functional import scaled_dot_product_attention
-
-        k, v = k.float(), v.float()
-        self.prefix.keys.append(k[0])
-        self.prefix.values.append(v[0])
-        return scaled_dot_product_attention(
-            q.float(), k, v, is_causal=True, scale=scale, enable_gqa=True
-        )
+    def __init__(self, prefixes: Sequence[Prefix]) -> None:
+        self.places = {id(prefix): n for n, prefix in enumerate(prefixes)}
+        layers = range(len(prefixes[0].keys))
+        self.keys = [_side_by_side([p.keys[n] for p in prefixes]) for n in layers]
+        self.values = [_side_by_side([p.values[n] for p in prefixes]) for n in layers]
+        self.hidden = _padding([len(p.ids) for p in prefixes], self.keys[0].device)
 
 
-class RowsView:
-    """Attention of rows' new tokens over their shared prefix and their own earlier tokens."""
+class Stacks:
+    """The stacks that rows at work need; made anew when other beginnings come or most have gone."""
 
-    def __init__(
-        self, table: Table, start: int, rows: list[Row], width: int, device: torch.device
-    ) -> None:
-        import torch
+    def __init__(self) -> None:
+        self._stacks: list[Stack] = []
 
-        self.table, self.places = table, slice(start, start + len(rows))
-        self.order = torch.arange(len(rows), device=device)[:, None]
-        past = torch.tensor([r.cached for r in rows], device=device)
-        self.length = int(past.max()) + width
-        self.positions = past[:, None] + torch.arange(width, device=device)
-        seen = torch.arange(self.length, device=device)[None, None] <= self.positions[:, :, None]
-        self.hidden = ~seen[:, None, None]  # (rows, 1, 1, width, length)
-        members: dict[int, list[int]] = {}
-        for n, row in enumerate(rows):
-            members.setdefault(id(row.prefix), []).append(n)
-        self.parts = [
-            (rows[at[0]].prefix, torch.tensor(at, device=device))
-            for at in members.values()
-            if rows[at[0]].prefix.ids
-        ]
-
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
-        import torch
-
-        own = []
-        for buffers, new in ((self.table.keys, k), (self.table.values, v)):
-            rows = self.table.room(buffers, layer, new, self.length)[self.places]
-            rows[self.order, :, self.positions] = new.transpose(1, 2).float()
-            own.append(rows[:, :, : self.length])
-        keys, values = own
-        batch, heads, width, dim = q.shape
-        kv = k.shape[1]
-        q = (q.float() * scale).view(batch, kv, -1, width, dim)
-        scores = q.flatten(2, 3) @ keys.transpose(2, 3)
-        scores = scores.view(batch, kv, -1, width, self.length).masked_fill_(
-            self.hidden, float("-inf")
-        )
-        top, total, out = _partial(scores.flatten(2, 3), values)
-        if self.parts:
-            # Each prefix is one product for all rows on it; then all rows are merged at once.
-            p_top, p_total = torch.full_like(top, float("-inf")), torch.zeros_like(total)
-            p_out = torch.zeros_like(out)
-            for prefix, at in self.parts:
-                part = q[at].transpose(0, 1).reshape(kv, -1, dim)
-                found = _partial(part @ prefix.keys[layer].transpose(1, 2), prefix.values[layer])
-                for target, x in zip((p_top, p_total, p_out), found, strict=True):
-                    target[at] = x.view(kv, len(at), -1, x.shape[-1]).transpose(0, 1)
-            new_top = top.maximum(p_top)
-            ours, theirs = (top - new_top).exp_(), (p_top - new_top).exp_()
-            out = out.mul_(ours).add_(p_out.mul_(theirs))
-            total = total.mul_(ours).add_(p_total.mul_(theirs))
-        return (out / total).view(batch, heads, width, dim)
+    def over(self, rows: Sequence[Row]) -> list[Stack]:
+        """Stacks that hold the beginning of each row."""
+        used: dict[int, Prefix] = {id(r.prefix): r.prefix for r in rows if r.prefix.ids}
+        held = {key for stack in self._stacks for key in stack.places}
+        if not used.keys() <= held or len(held) > 2 * len(used):
+            members = dict.fromkeys(used, 0)
+            for row in rows:
+                if row.prefix.ids:
+                    members[id(row.prefix)] += 1
+            self._stacks = [Stack(part) for part in _alike(list(used.values()), members)]
+        return self._stacks
 
 
-def _partial(
-    scores: torch.Tensor, values: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Maximum, sum of exponentials and unnormalised output of one part of a softmax."""
-    top = scores.amax(-1, keepdim=True)
-    weights = scores.sub_(top).exp_()
-    return top, weights.sum(-1, keepdim=True), weights @ values
+def _alike(prefixes: list[Prefix], members: dict[int, int]) -> list[list[Prefix]]:
+    """Prefixes of like length and number of rows together: at most half of a product is padding."""
+    parts: list[list[Prefix]] = []
+    for prefix in sorted(prefixes, key=lambda p: (len(p.ids), members[id(p)])):
+        if parts:
+            part = [*parts[-1], prefix]
+            needed = sum(len(p.ids) * members[id(p)] for p in part)
+            if len(part) * len(prefix.ids) * max(members[id(p)] for p in part) <= 2 * needed:
+                parts[-1] = part
+                continue
+        parts.append([prefix])
+    return parts
 
 
-def attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: object,
-    scaling: float,
-    shared: PrefixView | RowsView,
-    **_: object,
-) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers calls; `shared` came in through the model call."""
+def _side_by_side(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """(heads, length, dim) each, as one with zeros where one is shorter."""
+    if len(tensors) == 1:
+        return tensors[0][None]
+    length = max(t.shape[1] for t in tensors)
+    heads, _, dim = tensors[0].shape
+    found = tensors[0].new_zeros((len(tensors), heads, length, dim))
+    for target, tensor in zip(found, tensors, strict=True):
+        target[:, : tensor.shape[1]] = tensor
+    return found
+
+
+def _padding(lengths: list[int], device: torch.device) -> torch.Tensor | None:
     import torch
 
-    with torch.autocast(query.device.type, enabled=False):
-        out = shared.attend(module.layer_idx, query, key, value, scaling)
-    return out.transpose(1, 2).to(query.dtype), None
-
-
-def register() -> None:
-    """Make `attention` known to transformers under the name ATTENTION."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(ATTENTION, attention)
+    if min(lengths) == max(lengths):
+        return None
+    seen = torch.tensor(lengths, device=device)[:, None]
+    return (torch.arange(max(lengths), device=device)[None] >= seen)[:, None]

@@ -23,7 +23,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nl2sql_trl.attending import partial
+
 PACKED = "nl2sql_packed"
+_BLOCK = 128
 
 
 class Span(NamedTuple):
@@ -57,18 +60,35 @@ def pack(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> tuple[Packed, lis
     for beginning, rows in groups:
         begin, shared = at, len(beginning)
         if shared:
-            spans.append(Span(at, at + shared))
+            spans += blocks(at, at + shared, beginning.device)
             parts.append(beginning)
             positions.append(torch.arange(shared, device=beginning.device))
             at += shared
         starts.append([])
         for own in rows:
-            spans.append(Span(at, at + len(own), begin, begin + shared))
+            if shared:
+                spans.append(Span(at, at + len(own), begin, begin + shared))
+            else:
+                spans += blocks(at, at + len(own), own.device)
             parts.append(own)
             positions.append(torch.arange(shared, shared + len(own), device=own.device))
             starts[-1].append(at)
             at += len(own)
     return Packed(torch.cat(parts)[None], torch.cat(positions)[None], tuple(spans)), starts
+
+
+def blocks(start: int, stop: int, device: torch.device) -> list[Span]:
+    """Tokens that see each its earlier ones, as spans. On a CPU in blocks: the scores of one stay
+    in its caches, and of those that no token sees few are computed."""
+    size = _BLOCK if device.type == "cpu" else stop - start
+    return [Span(at, min(at + size, stop), start, at) for at in range(start, stop, size)]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float) -> Tensor:
+    """Attention of every span. q (1, heads, tokens, dim), k and v (1, key-value heads, ...)."""
+    if q.device.type == "cpu":
+        return _Attention.apply(q[0], k[0], v[0], spans, scale)[None]
+    return _fused(q, k, v, spans, scale)
 
 
 def attention(
@@ -83,11 +103,7 @@ def attention(
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls. Query (1, heads, tokens, head dim)."""
     query, key = query.to(value.dtype), key.to(value.dtype)
-    if query.device.type == "cpu":
-        out = _Attention.apply(query[0], key[0], value[0], packed, scaling)
-    else:
-        out = _fused(query, key, value, packed, scaling)[0]
-    return out.transpose(0, 1)[None], None
+    return attend(query, key, value, packed, scaling).transpose(1, 2), None
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float) -> Tensor:
@@ -125,9 +141,8 @@ class _Attention(torch.autograd.Function):
             for span in spans:
                 keys, values = _seen(k, span), _seen(v, span)
                 scores = _scores(_stacked(q, span, len(k)), keys, span, scale)
-                total = scores.logsumexp(-1, keepdim=True)
-                weights = scores.sub_(total).exp_().to(v.dtype)
-                _put(out, span, torch.bmm(weights, values))
+                found, total = partial(scores, values)
+                _put(out, span, found)
                 totals.append(total)
         ctx.save_for_backward(q, k, v, out, *totals)
         ctx.spans, ctx.scale = spans, scale
@@ -158,6 +173,8 @@ class _Attention(torch.autograd.Function):
 
 def _seen(x: Tensor, span: Span) -> Tensor:
     """What a span attends to, of keys or values: its beginning and itself."""
+    if span.end == span.start:
+        return x[:, span.begin : span.stop]
     own = x[:, span.start : span.stop]
     return torch.cat((x[:, span.begin : span.end], own), 1) if span.end > span.begin else own
 

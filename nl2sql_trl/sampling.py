@@ -42,12 +42,14 @@ def draw(
 
     if sampling.temperature == 0:
         ids = logits.argmax(-1)
-    else:
-        logits = _cut_tail(logits / sampling.temperature, sampling)
-        points = torch.tensor(uniforms, device=logits.device, dtype=torch.double)[:, None]
-        ids = _invert(logits.softmax(-1), points)
-    chosen = logits.gather(1, ids[:, None])[:, 0]
-    return ids.tolist(), (chosen - logits.logsumexp(-1)).tolist()
+        chosen = logits.gather(1, ids[:, None])[:, 0]
+        return ids.tolist(), (chosen - logits.logsumexp(-1)).tolist()
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    points = torch.tensor(uniforms, device=logits.device, dtype=torch.double)[:, None]
+    probabilities = _cut_tail(logits, sampling).softmax(-1)
+    ids = _invert(probabilities, points)
+    return ids.tolist(), probabilities.gather(1, ids[:, None])[:, 0].log().tolist()
 
 
 def _invert(probabilities: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
@@ -59,8 +61,10 @@ def _invert(probabilities: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
     from torch.nn.functional import pad
 
     rows, size = probabilities.shape
-    blocks = pad(probabilities, (0, -size % _BLOCK)).view(rows, -1, _BLOCK)
-    outer = blocks.sum(-1, dtype=torch.double).cumsum(-1)
+    if size % _BLOCK:
+        probabilities = pad(probabilities, (0, -size % _BLOCK))
+    blocks = probabilities.view(rows, -1, _BLOCK)
+    outer = blocks.sum(-1).cumsum(-1, dtype=torch.double)
     points = points * outer[:, -1:]
     block = torch.searchsorted(outer, points, right=True).clamp_max(outer.shape[1] - 1)
     chosen = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]

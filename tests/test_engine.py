@@ -17,6 +17,7 @@ from fakes import chat_tokenizer, random_model
 
 from nl2sql_trl.engine import TransformersPolicy, common_length, supports
 from nl2sql_trl.generate import GeneratePolicy
+from nl2sql_trl.kvcache import Prefix, Row, Stacks
 from nl2sql_trl.records import Sample
 from nl2sql_trl.sampling import Sampling, draw
 
@@ -146,6 +147,46 @@ def test_many_more_rows_than_fit_are_all_served(qwen: Any) -> None:
     for key in range(0, 150, 11):
         assert done[key][0].ids == plain(qwen, *jobs[key], policy.codec.stop_ids)
     assert all(len(done[key][0].ids) <= limit for key, (_, limit) in jobs.items())
+
+
+def test_beginnings_that_no_row_uses_any_more_are_dropped(qwen: Any) -> None:
+    policy = TransformersPolicy(qwen, codec(), GREEDY, max_rows=4)
+    with policy.session():
+        for schema in range(5):
+            base = text(50, schema)
+            for key in range(4):
+                policy.submit(key, base + text(5, key), 2)
+            while policy._table.active or policy._queue:
+                for key, _ in policy.step():
+                    policy.release(key)
+            assert [ids[:50] for ids in policy._prefixes] == [tuple(base)]
+
+
+def test_at_most_half_of_a_product_over_beginnings_is_padding() -> None:
+    lengths, rows = [40, 41, 300, 310, 900, 905, 910], [1, 60, 8, 8, 2, 7, 8]
+    prefixes = [
+        Prefix(tuple(range(n)), [torch.rand(2, n, 4)], [torch.rand(2, n, 4)]) for n in lengths
+    ]
+    table = [
+        Row(0, prefix, [], random.Random(), 1)
+        for prefix, n in zip(prefixes, rows, strict=True)
+        for _ in range(n)
+    ]
+    stacks = Stacks()
+    found = stacks.over(table)
+    places = {place: n for n, stack in enumerate(found) for place in stack.places}
+    assert len(places) == len(prefixes)
+    assert places[id(prefixes[2])] == places[id(prefixes[3])]
+    for n, stack in enumerate(found):
+        here = [m for m, p in enumerate(prefixes) if places[id(p)] == n]
+        area = len(here) * max(lengths[m] for m in here) * max(rows[m] for m in here)
+        assert area <= 2 * sum(lengths[m] * rows[m] for m in here)
+        for m in here:
+            kept = stack.keys[0][stack.places[id(prefixes[m])], :, : lengths[m]]
+            assert kept.equal(prefixes[m].keys[0])
+    # They stay while most are needed: a row that ends costs no copy.
+    assert stacks.over([row for row in table if row.prefix is not prefixes[0]]) is found
+    assert stacks.over(table[:1]) is not found
 
 
 def forced(key: int, turn: int, ids: list[int]) -> Job | None:

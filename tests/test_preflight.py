@@ -65,18 +65,19 @@ def test_bytes_of_keys_and_values_are_exact(dtype: torch.dtype) -> None:
     assert kv_bytes(shape_of(model.config), 37, dtype.itemsize) == held
 
 
-def test_the_engines_prefix_takes_the_fp32_bytes_that_are_counted() -> None:
+@pytest.mark.parametrize(("autocast", "width"), [(False, 4), (True, 2)])
+def test_the_engines_prefix_takes_the_bytes_that_are_counted(autocast: bool, width: int) -> None:
     from nl2sql_trl.engine import TransformersPolicy
     from nl2sql_trl.kvcache import Prefix
     from nl2sql_trl.prompts import Codec
 
     model = random_model()
-    policy = TransformersPolicy(model, Codec(chat_tokenizer()))
+    policy = TransformersPolicy(model, Codec(chat_tokenizer()), autocast=autocast)
     prefix = Prefix(tuple(range(5, 55)))
     with policy.session():
         policy._prefill(prefix)
     held = sum(t.nbytes for t in (*prefix.keys, *prefix.values))
-    assert kv_bytes(shape_of(model.config), 50, 4) == held
+    assert kv_bytes(shape_of(model.config), 50, width) == held
 
 
 def test_a_checkpoint_takes_the_disk_that_is_said(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def own(**values: Any) -> Any:
         (plan(lengths=(100, 4000)), ["50.0% of the rows", "max_prompt_tokens to 3904"]),
         (plan(device=GIB // 32), ["halve per_device_train_batch_size"]),
         (plan(device=GIB // 32, gradient_accumulation_steps=64, per_device_train_batch_size=1,
-              max_completion_length=1500, gradient_checkpointing=True), ["max_completion_length"]),
+              max_completion_length=3500, gradient_checkpointing=True), ["max_completion_length"]),
         (plan(save_total_limit=None), ["every checkpoint", "save_total_limit to 2"]),
         (replace(plan(), disk=5_000_000, saves=9), ["lower save_total_limit"]),
         (plan(temperature=0.1), ["near greedy", "set it to 1"]),

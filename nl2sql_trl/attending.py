@@ -1,0 +1,176 @@
+"""Attention of a batch whose rows share beginnings: each beginning's part is computed for all.
+
+Attention is split in two parts, over the shared beginning and over the row's own tokens, and
+merged by their log-sum-exp (the partial-softmax identity of Milakov and Gimelshein 2018; the
+split by prefix as in Juravsky et al. 2024, "Hydragen"). It is exact up to rounding: products are
+in the model's precision, softmax and merging in fp32.
+
+transformers calls `attention` under the name ATTENTION; the view that says which rows are at work
+comes in through the model call as `shared`. Keys and values are kept by `kvcache.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nl2sql_trl.kvcache import Prefix, Row, Stack, Table
+
+if TYPE_CHECKING:
+    import torch
+
+ATTENTION = "nl2sql_shared_prefix"
+
+
+class PrefixView:
+    """Attention while a prefix is computed: causal, and its keys and values are kept."""
+
+    def __init__(self, prefix: Prefix) -> None:
+        self.prefix = prefix
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
+        from nl2sql_trl.packing import attend, blocks
+
+        self.prefix.keys.append(k[0])
+        self.prefix.values.append(v[0])
+        return attend(q, k, v, tuple(blocks(0, q.shape[2], q.device)), scale)
+
+
+class RowsView:
+    """Attention of rows' new tokens over their shared beginning and their own earlier tokens."""
+
+    def __init__(
+        self,
+        table: Table,
+        start: int,
+        rows: Sequence[Row],
+        width: int,
+        stacks: Sequence[Stack],
+        device: torch.device,
+    ) -> None:
+        import torch
+
+        self.table, self.places = table, slice(start, start + len(rows))
+        self.order = torch.arange(len(rows), device=device)[:, None]
+        past = torch.tensor([r.cached for r in rows], device=device)
+        self.length = int(past.max()) + width
+        self.positions = past[:, None] + torch.arange(width, device=device)
+        seen = torch.arange(self.length, device=device)[None, None] <= self.positions[:, :, None]
+        self.hidden = ~seen[:, None, None]  # (rows, 1, 1, width, length)
+        # A stack's queries: for each of its beginnings the rows on it, as many for each.
+        self.parts: list[tuple[Stack, torch.Tensor]] = []
+        found: dict[int, int] = {}  # where a row is among the outputs of all stacks
+        total = 0
+        for stack in stacks:
+            members: list[list[int]] = [[] for _ in stack.places]
+            for n, row in enumerate(rows):
+                if id(row.prefix) in stack.places:
+                    members[stack.places[id(row.prefix)]].append(n)
+            most = max(map(len, members))
+            if most:
+                for g, numbers in enumerate(members):
+                    found |= {n: total + g * most + i for i, n in enumerate(numbers)}
+                filled = [numbers + [0] * (most - len(numbers)) for numbers in members]
+                self.parts.append((stack, torch.tensor(filled, device=device)))
+                total += len(members) * most
+        self.alone = len(found) < len(rows)
+        self.found = torch.tensor([found.get(n, total) for n in range(len(rows))], device=device)
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
+        import torch
+
+        own = []
+        for buffers, new in ((self.table.keys, k), (self.table.values, v)):
+            rows = self.table.room(buffers, layer, new, self.length)[self.places]
+            rows[self.order, :, self.positions] = new.transpose(1, 2)
+            own.append(rows[:, :, : self.length].flatten(0, 1))
+        keys, values = own
+        batch, heads, width, dim = q.shape
+        kv = k.shape[1]
+        q = q.reshape(batch, kv, -1, dim)
+        scores = _scores(q.flatten(0, 1), keys, scale)
+        scores.view(batch, kv, -1, width, self.length).masked_fill_(self.hidden, float("-inf"))
+        out, total = partial(scores, values)
+        if self.parts:
+            shared = [self._shared(layer, q, stack, at, scale) for stack, at in self.parts]
+            if self.alone:
+                nothing = q.new_zeros((1, *q.shape[1:3], dim + 1), dtype=torch.float32)
+                nothing[..., -1] = float("-inf")
+                shared.append(nothing)
+            both = shared[0] if len(shared) == 1 else torch.cat(shared)
+            both = both.index_select(0, self.found).flatten(0, 1)
+            out = torch.lerp(both[..., :-1], out, (total - both[..., -1:]).sigmoid_())
+        return out.view(batch, heads, width, dim)
+
+    @staticmethod
+    def _shared(
+        layer: int, q: torch.Tensor, stack: Stack, at: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """A stack's part: (beginnings x rows on each, kv heads, queries, dim and log-sum-exp)."""
+        import torch
+
+        keys, values = stack.keys[layer], stack.values[layer]
+        beginnings, kv, length, dim = keys.shape
+        queries = q.index_select(0, at.flatten()).view(beginnings, -1, kv, q.shape[2], dim)
+        queries = queries.transpose(1, 2).reshape(beginnings * kv, -1, dim)
+        scores = _scores(queries, keys.flatten(0, 1), scale)
+        if stack.hidden is not None:
+            scores.view(beginnings, -1, length).masked_fill_(stack.hidden, float("-inf"))
+        out = torch.cat(partial(scores, values.flatten(0, 1)), -1)
+        out = out.view(beginnings, kv, -1, q.shape[2], dim + 1)
+        return out.transpose(1, 2).reshape(-1, kv, q.shape[2], dim + 1)
+
+
+def _scores(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
+    """Scaled products in fp32, (batch, queries, keys)."""
+    import torch
+
+    if queries.shape[1] > 16:
+        return torch.bmm(queries, keys.transpose(1, 2)).float().mul_(scale)
+    # A few queries on many keys are quicker the other way round.
+    scores = torch.bmm(keys, queries.transpose(1, 2)).transpose(1, 2)
+    return scores.contiguous().float().mul_(scale)
+
+
+def partial(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp of one part of a softmax, in fp32. Overwrites the scores."""
+    import torch
+
+    top = scores.amax(-1, keepdim=True)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    out = torch.bmm(weights.to(values.dtype), values)
+    return out.float().div_(total), total.log_().add_(top)
+
+
+def attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: object,
+    scaling: float,
+    shared: PrefixView | RowsView,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """The attention function that transformers calls; `shared` came in through the model call."""
+    import torch
+
+    # Under autocast the rotation of queries and keys leaves them in fp32.
+    kept = value.dtype
+    with torch.autocast(query.device.type, enabled=False):
+        out = shared.attend(module.layer_idx, query.to(kept), key.to(kept), value, scaling)
+    return out.transpose(1, 2).to(query.dtype), None
+
+
+def register() -> None:
+    """Make `attention` known to transformers under the name ATTENTION."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attention)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -117,26 +116,27 @@ def work(asked: dict[str, Any], name: str, folder: Path, threads: int) -> Any:
 
 
 def compare(found: list[dict[str, Any]], folder: Path, threads: int) -> list[dict[str, Any]]:
-    """Loss and gradients of each pair of runs that kept them."""
+    """Loss and gradients of runs that kept them: with TRL's in that precision, and in fp32."""
     kept = {r["job"]["gradients"]: r for r in found if r["job"]["gradients"]}
     compared = []
     for file, run in kept.items():
         # Files are named PART-PRECISION-WHO.
-        *start, who = file.split("-")
-        theirs = "-".join([*start, "trl"])
-        if who == "trl":
-            continue
-        other, job = kept[theirs], run["job"]
-        side = "ours" if who == "ours" else "TRL in half micro-batches"
-        compared.append(
-            {
-                "name": f"{job['precision']}, {side}",
-                # GRPO's loss is a mean of advantages here, near 0: of no use as a divisor.
-                "loss": abs(run["loss"] - other["loss"]),
-                "nll": abs(run["nll"] - other["nll"]) / abs(other["nll"]),
-                **work({"compare": [file, theirs]}, f"comparing {file}", folder, threads),
-            }
-        )
+        part, precision, who = file.split("-")
+        side = {"ours": "ours", "trl": "TRL", "half": "TRL in half micro-batches"}[who]
+        others = {"": f"{part}-{precision}-trl", ", with TRL in fp32": f"{part}-fp32-trl"}
+        for note, theirs in others.items():
+            if theirs == file or theirs not in kept or (note and precision == "fp32"):
+                continue
+            other = kept[theirs]
+            compared.append(
+                {
+                    "name": f"{precision}, {side}{note}",
+                    # GRPO's loss is a mean of advantages here, near 0: of no use as a divisor.
+                    "loss": abs(run["loss"] - other["loss"]),
+                    "nll": abs(run["nll"] - other["nll"]) / abs(other["nll"]),
+                    **work({"compare": [file, theirs]}, f"comparing {file}", folder, threads),
+                }
+            )
     for file in kept:
         Path(file).unlink()
     return compared
@@ -162,7 +162,7 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
     versions = runs.manifest(options.seed, {}, {})
     device = options.device
     return {
-        "cpu": _cpu(),
+        "cpu": f"{cpus()} x {runs.cpu()}",
         "cpus": cpus(),
         "threads": options.threads,
         "device": device if device == "cpu" else f"{device}: {_gpu()}",
@@ -177,15 +177,6 @@ def machine(options: argparse.Namespace) -> dict[str, Any]:
 def cpus() -> int:
     """Cores of this machine."""
     return os.cpu_count() or 1
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.processor()
 
 
 def _gpu() -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from nl2sql_trl import runs
 
 
 class Meter:
@@ -46,7 +47,7 @@ class Meter:
         """Bytes at most: of the whole process so far, on a GPU of the GPU's memory."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return runs.peak_memory()
 
     def _now(self) -> tuple[float, float]:
         if self.device.type == "cuda":

@@ -18,7 +18,7 @@ def page(report: Mapping[str, Any]) -> str:
     about = (
         f"{machine['cpu']}, {machine['threads']} threads, {machine['device']}; "
         f"{_versions(machine)}; commit {machine['commit']}; "
-        f"{work['model']}, {work['data']}; median of {_rounds(report)} interleaved rounds; "
+        f"{work['model']}, {work['data']}; median of {rounds(report)} interleaved rounds; "
         f"load before a run at most {max(r['load_before'] for r in report['runs']):.1f}."
     )
     maker = {
@@ -53,7 +53,7 @@ def median(runs: Iterable[Run], phase: str, kind: str = "seconds") -> float:
     return statistics.median(run[kind].get(phase, 0.0) for run in runs)
 
 
-def _sides(report: Mapping[str, Any]) -> Iterable[tuple[str, list[Run], list[Run]]]:
+def sides(report: Mapping[str, Any]) -> Iterable[tuple[str, list[Run], list[Run]]]:
     """(precision, runs of ours, runs of TRL's) in the order of the measurements."""
     whole = [r for r in report["runs"] if r["job"]["micro"] == report["settings"]["micro"]]
     for precision in dict.fromkeys(r["job"]["precision"] for r in whole):
@@ -66,7 +66,7 @@ def _sides(report: Mapping[str, Any]) -> Iterable[tuple[str, list[Run], list[Run
 def _phases(report: Mapping[str, Any], total: str, phases: Sequence[str]) -> str:
     """Seconds by phase of both sides, and their ratio; what no phase covers is the rest."""
     blocks = []
-    for precision, ours, trl in _sides(report):
+    for precision, ours, trl in sides(report):
         rows: list[list[object]] = []
         left = [median(ours, total), median(trl, total)]
         for phase in phases:
@@ -79,7 +79,7 @@ def _phases(report: Mapping[str, Any], total: str, phases: Sequence[str]) -> str
         cpu = [median(runs, total, "cpu_seconds") for runs in (ours, trl)]
         if all(cpu):
             rows.append(["CPU seconds", *_pair(*cpu)])
-        rows.append(["peak memory, GiB", *_pair(*(_peak(r) for r in (ours, trl)))])
+        rows.append(["peak memory, GiB", *_pair(*(peak(r) for r in (ours, trl)))])
         blocks.append(table([precision, "ours, s", "TRL, s", "ratio"], rows))
         blocks.append(_tokens(ours, trl))
     return "\n\n".join(blocks)
@@ -115,11 +115,11 @@ def _rows(report: Mapping[str, Any]) -> str:
     total = "rollout" if report["part"] == "evaluate" else "update"
     rows: list[list[object]] = []
     notes = []
-    for precision, ours, trl in _sides(report):
+    for precision, ours, trl in sides(report):
         speeds = [r[0]["rows"] / median(r, total) for r in (ours, trl)]
         rows.append([f"{precision}, rows a second", f"{speeds[0]:.2f}", f"{speeds[1]:.2f}",
                      f"{speeds[0] / speeds[1]:.2f}"])  # fmt: skip
-        rows.append([f"{precision}, peak GiB", *_pair(*(_peak(r) for r in (ours, trl)))])
+        rows.append([f"{precision}, peak GiB", *_pair(*(peak(r) for r in (ours, trl)))])
         notes.append(f"{precision}:\n\n{_tokens(ours, trl)}")
     other = "plain generate" if report["part"] == "evaluate" else "TRL"
     return table(["", "ours", other, "ratio"], rows) + "\n\n" + "\n\n".join(notes)
@@ -133,8 +133,8 @@ def _growth(report: Mapping[str, Any]) -> str:
         point = points.setdefault((job["prompt_tokens"], job["group"], job["turns"]), {})
         point.setdefault(job["side"], []).append(run)
     rows = []
-    for (length, group, turns), sides in points.items():
-        ours, trl = sides.get("ours"), sides.get("trl")
+    for (length, group, turns), found in points.items():
+        ours, trl = found.get("ours"), found.get("trl")
         if not ours or not trl:
             continue
         run = ours[0]
@@ -169,11 +169,13 @@ def _pair(ours: float, trl: float) -> list[str]:
     return [f"{ours:.2f}", f"{trl:.2f}", f"{trl / ours:.2f}" if ours else ""]
 
 
-def _peak(runs: list[Run]) -> float:
+def peak(runs: list[Run]) -> float:
+    """The median peak memory of a side's runs, in GiB."""
     return statistics.median(r["peak_bytes"] for r in runs) / 2**30
 
 
-def _rounds(report: Mapping[str, Any]) -> int:
+def rounds(report: Mapping[str, Any]) -> int:
+    """How often each side ran."""
     return max(r["round"] for r in report["runs"]) + 1
 
 

@@ -85,6 +85,8 @@ class RowsView:
         """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
         import torch
 
+        from nl2sql_trl.packing import partial
+
         own = []
         for buffers, new in ((self.table.keys, k), (self.table.values, v)):
             rows = self.table.room(buffers, layer, new, self.length)[self.places]
@@ -115,6 +117,8 @@ class RowsView:
         """A stack's part: (beginnings x rows on each, kv heads, queries, dim and log-sum-exp)."""
         import torch
 
+        from nl2sql_trl.packing import partial
+
         keys, values = stack.keys[layer], stack.values[layer]
         beginnings, kv, length, dim = keys.shape
         queries = q.index_select(0, at.flatten()).view(beginnings, -1, kv, q.shape[2], dim)
@@ -136,17 +140,6 @@ def _scores(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Te
     # A few queries on many keys are quicker the other way round.
     scores = torch.bmm(keys, queries.transpose(1, 2)).transpose(1, 2)
     return scores.contiguous().float().mul_(scale)
-
-
-def partial(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output and log-sum-exp of one part of a softmax, in fp32. Overwrites the scores."""
-    import torch
-
-    top = scores.amax(-1, keepdim=True)
-    weights = scores.sub_(top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    out = torch.bmm(weights.to(values.dtype), values)
-    return out.float().div_(total), total.log_().add_(top)
 
 
 def attention(

@@ -17,12 +17,15 @@ from nl2sql_trl import runs
 class RunCallback(TrainerCallback):
     """Keeps a run directory's metrics.jsonl and evaluations.jsonl, and stops cleanly on Ctrl-C.
 
-    After a resume, lines of steps that are done again are dropped first.
+    Beside what the trainer logs, a line of metrics has `seconds/steps`, what the steps since the
+    line before took, and `memory/peak_bytes` of the process. After a resume, lines of steps that
+    are done again are dropped first.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.interrupted = False
+        self._begun = self._seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Forget what a killed run logged after the checkpoint that we resume from."""
@@ -34,14 +37,23 @@ class RunCallback(TrainerCallback):
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Append the step's metrics. TRL logs a summary without a loss at the end: left out."""
-        kinds = (("loss", "metrics.jsonl"), ("eval_loss", "evaluations.jsonl"))
-        for key, name in kinds:
-            if state.is_world_process_zero and logs and key in logs:
-                row = {"step": state.global_step, "time": time.time(), **logs}
-                runs.append_jsonl(self.run_dir / name, [row])
+        if not state.is_world_process_zero or not logs:
+            return
+        row = {"step": state.global_step, "time": time.time(), **logs}
+        if "loss" in logs:
+            row |= {"seconds/steps": self._seconds, "memory/peak_bytes": runs.peak_memory()}
+            self._seconds = 0.0
+            runs.append_jsonl(self.run_dir / "metrics.jsonl", [row])
+        if "eval_loss" in logs:
+            runs.append_jsonl(self.run_dir / "evaluations.jsonl", [row])
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start counting."""
+        self._begun = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop after this step, with a checkpoint, if Ctrl-C was pressed during it."""
+        self._seconds += time.monotonic() - self._begun
         if self.interrupted:
             control.should_save = control.should_training_stop = True
 

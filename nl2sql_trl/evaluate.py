@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +96,8 @@ def measure(
     more = results.judged_rows(
         sampled.task, sampled.trajectories, sampled.verdicts, setup, mode, progress=progress
     )
-    found["more"] = results.sampled_report(sampled.task, more, sampled.samples)
+    more = results.with_picks(sampled.task, more, sampled.samples)
+    found["more"] = results.sampled_report(more, sampled.samples)
     return found, rows, more
 
 
@@ -250,6 +253,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tool_chars", type=int, default=400)
     parser.add_argument("--bf16", action="store_true", help="bf16 autocast instead of fp32")
     options = parser.parse_args(argv)
+    started = time.monotonic()
     with guarded():
         config = _checked(options)
         task, model, codec = load(
@@ -275,7 +279,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sampled = run(options.temperature, options.samples) if options.samples > 1 else None
         found, rows, more = measure(greedy, sampled, setup=setup, mode=options.mode, progress=True)
         settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
-        write({"name": options.model, "settings": settings, **found}, rows, more, options.out)
+        cost = {
+            "seconds": round(time.monotonic() - started, 1),
+            "peak_bytes": runs.peak_memory(),
+            "cpu": runs.cpu(),
+            "cpus": os.cpu_count(),
+        }
+        whole = {"name": options.model, "settings": settings, "cost": cost, **found}
+        write(whole, rows, more, options.out)
         print(printed(found, options.model))
         print(f"written to {options.out}: open {options.out / 'report.html'}")
     return 0

@@ -23,8 +23,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nl2sql_trl.attending import partial
-
 PACKED = "nl2sql_packed"
 _BLOCK = 128
 
@@ -169,6 +167,15 @@ class _Attention(torch.autograd.Function):
             _put(d_q, span, torch.bmm(d_scores, keys))
             _add(d_k, span, torch.bmm(d_scores.transpose(1, 2), queries))
         return d_q, d_k.to(k.dtype), d_v.to(v.dtype), None, None
+
+
+def partial(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and log-sum-exp of one part of a softmax, in fp32. Overwrites the scores."""
+    top = scores.amax(-1, keepdim=True)
+    weights = scores.sub_(top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    out = torch.bmm(weights.to(values.dtype), values)
+    return out.float().div_(total), total.log_().add_(top)
 
 
 def _seen(x: Tensor, span: Span) -> Tensor:

@@ -205,17 +205,28 @@ def _profile(rows: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def sampled_report(task: Task, rows: Sequence[Row], samples: int) -> dict[str, Any]:
+def with_picks(task: Task, rows: Sequence[Row], samples: int) -> list[Row]:
+    """The rows with `picked`: whether self-consistency takes this one of a question's samples."""
+    found = []
+    for i in range(0, len(rows), samples):
+        group = rows[i : i + samples]
+        picked = self_consistent(task, group)
+        found += [row | {"picked": row is picked} for row in group]
+    return found
+
+
+def sampled_report(rows: Sequence[Row], samples: int) -> dict[str, Any]:
     """Mean of the samples, pass@k and self-consistency, by the test suite.
 
-    `rows` holds `samples` rows a question, one question after the other.
+    `rows` holds `samples` rows a question, one question after the other, with picks.
     """
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]
     databases = [group[0]["db_id"] for group in groups]
     right = [int(sum(value(row, "testsuite_exec") for row in group)) for group in groups]
     sizes = [k for k in (1, 2, 4, 8, 16, 32, 64) if k < samples] + [samples]
-    picked = [self_consistent(task, group) for group in groups]
-    consistent = [0.0 if row is None else value(row, "testsuite_exec") for row in picked]
+    consistent = [
+        sum(value(row, "testsuite_exec") for row in group if row["picked"]) for group in groups
+    ]
     return {
         "samples": samples,
         "mean": {

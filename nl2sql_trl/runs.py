@@ -105,9 +105,30 @@ def manifest(seed: int, data: Mapping[str, Any], sampling: Mapping[str, Any]) ->
         "python": platform.python_version(),
         "sqlite": __import__("sqlite3").sqlite_version,
         "platform": platform.platform(),
+        "cpu": cpu(),
         "cpus": os.cpu_count(),
         "packages": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def cpu() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def peak_memory() -> int:
+    """Bytes of memory that this process held at most; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def git_state() -> dict[str, Any]:

@@ -30,7 +30,7 @@ from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.records import Example, ModelTurn, Trajectory
 from nl2sql_trl.rewards import Comparison
-from nl2sql_trl.rollout import rollout
+from nl2sql_trl.rollout import RolloutConfig, rollout
 from nl2sql_trl.task import Task, make_task
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ class SftArguments:
     retry_share: float = field(
         default=0.15, metadata={"help": "share of rows whose first call fails and is mended"}
     )
+    max_turns: int = field(
+        default=5, metadata={"help": "1: the answer at once, without a call (and without mistakes)"}
+    )
     empty_results: str = field(
         default="equal", metadata={"help": "wrong: leave rows out whose gold returns nothing"}
     )
@@ -63,6 +66,7 @@ def demonstrations(task: Task, codec: Codec, retry_share: float, seed: int) -> l
     """One trajectory a row of the task, played from its gold.
 
     retry_share: of the rows, those that begin with a call that fails; its error is SQLite's own.
+    Where the task has one turn there is no call.
     """
     rng = random.Random(seed)
     scripts = []
@@ -70,6 +74,8 @@ def demonstrations(task: Task, codec: Codec, retry_share: float, seed: int) -> l
         turns = [call_text(example.gold), answer_text(example.gold)]
         if rng.random() < retry_share and (query := mistake(example, rng)):
             turns.insert(0, call_text(query))
+        if task.rollout.max_turns == 1:
+            turns = turns[-1:]
         scripts.append(turns)
     return rollout(list(task.prompts.values()), ScriptedPolicy(scripts, codec), task.rollout)
 
@@ -159,6 +165,7 @@ def main() -> int:
 
         try:
             comparison = Comparison(empty=arguments.empty_results)  # type: ignore[arg-type]
+            limits = RolloutConfig(max_turns=arguments.max_turns)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
@@ -166,6 +173,7 @@ def main() -> int:
             arguments.data,
             arguments.split,
             codec,
+            rollout=limits,
             rows=arguments.rows,
             seed=config.seed,
             max_prompt_tokens=arguments.max_prompt_tokens,

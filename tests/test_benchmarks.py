@@ -15,7 +15,7 @@ from fakes import ROOT, write_spider_folder
 
 sys.path.insert(0, str(ROOT))  # benchmarks/ is beside the package, not in it
 
-from benchmarks import jobs
+from benchmarks import jobs, summary
 from benchmarks.__main__ import differences
 from benchmarks.cases import distinct
 from benchmarks.jobs import PARTS, Job, processes
@@ -222,3 +222,19 @@ def test_the_command_writes_a_report_with_its_tables(job: Job, tmp_path: Path) -
     # Two prompt lengths, another group size, another number of turns, on two sides.
     assert len(growth["runs"]) == 8
     assert (tmp_path / "growth.md").read_text().count("\n| 300 x") == 3
+
+
+def test_the_table_of_the_docs_is_made_of_the_committed_results() -> None:
+    page_text = summary.PAGE.read_text(encoding="utf-8")
+    start, end = summary.MARKS
+    assert page_text.partition(start)[2].partition(end)[0] == summary.summary(summary.RESULTS)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_committed_page_is_made_of_its_measurements(part: str) -> None:
+    file = summary.RESULTS / f"{part}.json"
+    if not file.is_file():
+        pytest.skip(f"{part} was not measured")
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert file.with_suffix(".md").read_text(encoding="utf-8") == page(report)
+    assert not report["different"]

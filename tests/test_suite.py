@@ -473,6 +473,21 @@ def test_the_command_complains_in_one_line(
     assert error.count("\n") == 1
 
 
+def test_a_folder_in_spiders_layout_gives_its_databases_and_one_splits_golds(
+    spider_folder: Path, tmp_path: Path
+) -> None:
+    file = spider_folder / "dev.json"
+    rows = [row for row in json.loads(file.read_text()) if row["db_id"] == "music"]
+    file.write_text(json.dumps(rows))
+    flags = ["--data", str(spider_folder), "--size", "2"]
+    main([*flags, "--split", "dev", "--out", str(tmp_path / "dev")])
+    main([*flags, "--out", str(tmp_path / "all")])
+    assert [path.name for path in sorted((tmp_path / "dev").glob("*/"))] == ["music"]
+    assert [path.name for path in sorted((tmp_path / "all").glob("*/"))] == ["music", "shops"]
+    manifest = json.loads((tmp_path / "dev" / "suite.json").read_text())
+    assert manifest["databases"]["music"]["golds"] == len({row["query"] for row in rows})
+
+
 # Reading and neighbours
 
 

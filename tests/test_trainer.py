@@ -172,10 +172,12 @@ def test_a_run_logs_the_seconds_of_every_phase_and_the_tokens_of_every_kind(
     for row in read_jsonl(pocket_run[0] / "metrics.jsonl"):
         spent = {k.removeprefix("seconds/"): v for k, v in row.items() if k[:8] == "seconds/"}
         assert spent.keys() == {
-            "rollout", "generate", "sql_wait", "sql", "reward", "rank_wait", "update",
+            "rollout", "generate", "sql_wait", "sql", "reward", "rank_wait", "update", "steps",
             "sql_p50", "sql_p95", "sql_max",
         }  # fmt: skip
         assert spent["generate"] + spent["sql_wait"] == pytest.approx(spent["rollout"])
+        assert spent["rollout"] + spent["reward"] + spent["update"] <= spent["steps"]
+        assert row["memory/peak_bytes"] > 2**20
         assert 0 < spent["sql_p50"] <= spent["sql_p95"] <= spent["sql_max"] <= spent["sql"]
         assert spent["rank_wait"] == 0
         assert min(spent["update"], spent["reward"], spent["generate"]) > 0

@@ -2,9 +2,11 @@
 
     python -m nl2sql_trl.suite --db DIR --gold FILE --out OUT
     python -m nl2sql_trl.suite --data shop.csv --out OUT
+    python -m nl2sql_trl.suite --data DIR --split fit --out OUT
 
 DIR holds ``<db_id>/<db_id>.sqlite``, FILE one ``SQL<TAB>db_id`` a line (Spider's gold format).
-`--data` takes databases and golds of both splits from a questions file (see ``questions.py``).
+`--data` takes databases and golds from a questions file (see ``questions.py``) or a folder in
+Spider's layout, of both splits or of one.
 OUT gets the official layout, a copy of each base and random databases beside it, so that
 ``python -m nl2sql_trl.score --db OUT`` scores on them, and ``suite.json`` with the counts.
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl import questions
-from nl2sql_trl.data import DataError
+from nl2sql_trl.data import DataError, load
 from nl2sql_trl.launch import guarded
 from nl2sql_trl.spider.cases import read_golds
 from nl2sql_trl.suite.build import SIZE, build_suite
@@ -31,16 +33,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--db", type=Path, help="folder with <db_id>/<db_id>.sqlite")
     add("--gold", type=Path, help="file with one SQL<TAB>db_id a line")
-    add("--data", type=Path, help="questions file, instead of --db and --gold")
+    add("--data", type=Path, help="Spider-layout folder or questions file, not --db and --gold")
+    add("--split", choices=["train", "dev", "fit", "holdout"], help="of --data (default: all)")
     add("--out", type=Path, required=True, help="folder to make")
     add("--seed", type=int, default=0, help="another seed gives another suite (default 0)")
     add("--size", type=int, default=SIZE, help=f"files beside a base at most (default {SIZE})")
     args = parser.parse_args(argv)
     if (args.data is None) == (args.db is None) or (args.db is None) != (args.gold is None):
         parser.error("give --db and --gold, or --data")
+    if args.split and args.data is None:
+        parser.error("--split goes with --data")
     with guarded():
         if args.data:
-            paths, golds = _read_questions(args.data)
+            paths, golds = _read_data(args.data, args.split)
         else:
             golds = _read_golds(args.gold)
             paths = {db_id: args.db / db_id / f"{db_id}.sqlite" for db_id in golds}
@@ -54,9 +59,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"  {db_id}: {gold[:200]}")
 
 
-def _read_questions(file: Path) -> tuple[dict[str, Path], dict[str, list[str]]]:
+def _read_data(data: Path, split: str | None) -> tuple[dict[str, Path], dict[str, list[str]]]:
     golds: dict[str, list[str]] = {}
-    examples = questions.read(file)
+    if split is None and questions.is_questions(data):
+        examples = questions.read(data)
+    else:
+        parts = [split] if split else ["train", "dev"]
+        examples = [example for part in parts for example in load(data, part)]
     for example in examples:
         golds.setdefault(example.db_id, []).append(example.gold)
     return {example.db_id: example.db_path for example in examples}, golds

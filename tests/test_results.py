@@ -1,0 +1,135 @@
+"""The tables of the Spider result are computed from its small files, and README has them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_evaluations import rollout, rollouts, write_evaluation
+from fakes import ROOT
+
+from nl2sql_trl import runs, stats
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import spider_result
+
+COMMITTED = ROOT / "results" / "spider_smollm2"
+GREEDY = {"base": "00000000", "sft": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
+COST = {"seconds": 1800.0, "peak_bytes": 2**31, "cpu": "a processor", "cpus": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Run folders of four stages, evaluated; the base model was not sampled."""
+    for stage, verdicts in GREEDY.items():
+        out = write_evaluation(
+            tmp_path / "runs" / "evaluation" / stage, rollouts(verdicts), cost=COST
+        )
+        (out / "predictions.sql").write_text("SELECT 1\n" * 8, encoding="utf-8")
+        if stage != "base":
+            # Each question's first sample is as the greedy answer, the second is right; the vote
+            # takes the second.
+            rows = [
+                rollout(at, right, picked=picked)
+                for at, verdict in enumerate(verdicts)
+                for right, picked in ((verdict == "1", False), (True, True))
+            ]
+            runs.append_jsonl(out / "samples.jsonl", rows)
+            metrics = [
+                {"step": n + 1, "loss": 0.1, "reward": 0.2, "seconds/steps": 1800.0,
+                 "memory/peak_bytes": 2**30 * (n + 1)}
+                for n in range(4)
+            ]  # fmt: skip
+            runs.append_jsonl(tmp_path / "runs" / stage / "metrics.jsonl", metrics)
+            manifest = {"command": [f"{ROOT}/nl2sql_trl/sft.py"], "cpus": 2, "cpu": "a processor"}
+            runs.write_json(tmp_path / "runs" / stage / "manifest.json", manifest)
+    return tmp_path
+
+
+@pytest.fixture
+def block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The block that `table` writes, into a README of its own."""
+    readme = folder / "README.md"
+    readme.write_text(f"before\n{''.join(spider_result.MARKS)}after\n", encoding="utf-8")
+    monkeypatch.setattr(spider_result, "README", readme)
+    arguments = ["table", "--runs", str(folder / "runs"), "--out", str(folder / "out")]
+    assert spider_result.main(arguments) == 0
+    return spider_result.tables(folder / "out")
+
+
+def test_readme_gets_the_block_between_its_marks_and_once(block: str, folder: Path) -> None:
+    readme = folder / "README.md"
+    start, end = spider_result.MARKS
+    assert readme.read_text(encoding="utf-8") == f"before\n{start}{block}{end}after\n"
+    spider_result.write(folder / "out")
+    assert readme.read_text(encoding="utf-8") == f"before\n{start}{block}{end}after\n"
+
+
+def test_the_tables_hold_what_the_rows_give(block: str) -> None:
+    databases = ["music"] * 4 + ["shops"] * 4
+    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft", "grpo_0"))
+    lines = {line.split(" | ")[0].lstrip("| "): line for line in block.splitlines()}
+    assert f"| GRPO, seed 0 | {stats.mean(grpo, databases)} |" in block
+    # Half of the samples repeat the greedy verdict, the others are right, and so is the vote.
+    assert f"| {stats.mean([(1 + v) / 2 for v in grpo], databases)} | 1.000 " in block
+    change = stats.paired_difference(warm, grpo, databases)
+    assert f"| {change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}] |" in block
+    assert "| 2.00 |" in block  # four right where two were
+    assert "| base | 0.000 [0.000, 0.000] |" in block
+    assert "not sampled" in block
+    assert lines["no answer"] == "| no answer | 2 | 1 | 1 | 0 |"
+    assert "| warm start | 4 | 2.00 | 4.0 GiB | 2 x a processor |" in block
+    assert "| evaluation of base |  | 0.50 | 2.0 GiB | 2 x a processor |" in block
+
+
+def test_right_on_one_database_and_wrong_on_its_suite_is_an_accident() -> None:
+    rows = rollouts("11110000")
+    rows[0]["scores"]["testsuite_exec"] = False
+    lines = spider_result._lines(rows, [])
+    stage = spider_result.Stage("one", {k: [str(line[k]) for line in lines] for k in lines[0]})
+    assert spider_result._profile(stage)[-1] == "1 of 4 (25.0%)"
+
+
+def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
+    block: str, folder: Path
+) -> None:
+    kept = [path for path in (folder / "out").rglob("*") if path.is_file()]
+    assert {path.name for path in kept} == {
+        "accuracy.png", "manifest.json", "metrics.jsonl", "predictions.sql", "report.json",
+        "report.md", "reward_curve.png", "rows.csv", "tables.md",
+    }  # fmt: skip
+    for path in kept:
+        if path.suffix != ".png":
+            assert str(ROOT) not in path.read_text(encoding="utf-8"), path
+    manifest = json.loads((folder / "out" / "sft" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["command"] == ["nl2sql_trl/sft.py"]
+
+
+def committed() -> list[Any]:
+    return sorted(path.parent for path in COMMITTED.glob("*/rows.csv"))
+
+
+@pytest.mark.skipif(not committed(), reason="no result is committed yet")
+def test_every_number_of_readmes_spider_tables_comes_from_the_committed_files() -> None:
+    start, end = spider_result.MARKS
+    found = (ROOT / "README.md").read_text(encoding="utf-8").partition(start)[2].partition(end)[0]
+    assert found == spider_result.tables(COMMITTED)
+
+
+@pytest.mark.parametrize("stage", committed(), ids=lambda path: str(path.name))
+def test_a_committed_report_has_the_means_of_its_rows(stage: Path) -> None:
+    report = json.loads((stage / "report.json").read_text(encoding="utf-8"))
+    rows = spider_result.read(COMMITTED)[stage.name]
+    for metric, levels in report["metrics"].items():
+        assert levels["all"]["mean"] == pytest.approx(
+            sum(rows.values(metric)) / len(rows.databases)
+        ), metric
+    if "more" in report:
+        for name, column in (("mean", "samples"), ("self_consistency", "voted")):
+            found = report["more"][name]
+            mean = found["testsuite_exec"]["mean"] if name == "mean" else found["mean"]
+            assert mean == pytest.approx(sum(rows.values(column)) / len(rows.databases))

@@ -137,8 +137,9 @@ def compare(found: list[dict[str, Any]], folder: Path, threads: int) -> list[dic
                     **work({"compare": [file, theirs]}, f"comparing {file}", folder, threads),
                 }
             )
-    for file in kept:
+    for file, run in kept.items():
         Path(file).unlink()
+        run["job"]["gradients"] = None
     return compared
 
 

@@ -2,8 +2,8 @@
 
 Attention is split in two parts, over the shared beginning and over the row's own tokens, and
 merged by their log-sum-exp (the partial-softmax identity of Milakov and Gimelshein 2018; the
-split by prefix as in Juravsky et al. 2024, "Hydragen"). It is exact up to rounding: products are
-in the model's precision, softmax and merging in fp32.
+split by prefix as in Juravsky et al. 2024, "Hydragen"). It is exact up to rounding: each part is in
+the precision that the model computes in, the merging in fp32.
 
 transformers calls `attention` under the name ATTENTION; the view that says which rows are at work
 comes in through the model call as `shared`. Keys and values are kept by `kvcache.py`.
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 ATTENTION = "nl2sql_shared_prefix"
+_BLOCK = 128  # queries of a prefix at once: their scores stay in a core's cache
 
 
 class PrefixView:
@@ -28,15 +29,29 @@ class PrefixView:
     def __init__(self, prefix: Prefix) -> None:
         self.prefix = prefix
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
-        from nl2sql_trl.packing import attend, blocks
+        import torch
 
         self.prefix.keys.append(k[0])
         self.prefix.values.append(v[0])
-        return attend(q, k, v, tuple(blocks(0, q.shape[2], q.device)), scale)
+        if q.device.type != "cpu":
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=1.0, enable_gqa=True
+            )
+        (_, heads, tokens, dim), kv = q.shape, k.shape[1]
+        out = q.new_empty((heads, tokens, dim))
+        for start in range(0, tokens, _BLOCK):
+            stop = min(start + _BLOCK, tokens)
+            scores = torch.bmm(
+                q[0, :, start:stop].reshape(kv, -1, dim), k[0, :, :stop].transpose(1, 2)
+            )
+            own = scores.view(kv, -1, stop - start, stop)[..., start:]
+            later = torch.ones(own.shape[-2:], dtype=torch.bool).triu_(1)
+            own.masked_fill_(later, float("-inf"))
+            found = torch.bmm(scores.softmax(-1), v[0, :, :stop])
+            out[:, start:stop] = found.view(heads, -1, dim)
+        return out[None]
 
 
 class RowsView:
@@ -79,13 +94,9 @@ class RowsView:
         self.alone = len(found) < len(rows)
         self.found = torch.tensor([found.get(n, total) for n in range(len(rows))], device=device)
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
         import torch
-
-        from nl2sql_trl.packing import partial
 
         own = []
         for buffers, new in ((self.table.keys, k), (self.table.values, v)):
@@ -96,11 +107,11 @@ class RowsView:
         batch, heads, width, dim = q.shape
         kv = k.shape[1]
         q = q.reshape(batch, kv, -1, dim)
-        scores = _scores(q.flatten(0, 1), keys, scale)
+        scores = _scores(q.flatten(0, 1), keys)
         scores.view(batch, kv, -1, width, self.length).masked_fill_(self.hidden, float("-inf"))
-        out, total = partial(scores, values)
+        out, total = _partial(scores, values)
         if self.parts:
-            shared = [self._shared(layer, q, stack, at, scale) for stack, at in self.parts]
+            shared = [self._shared(layer, q, stack, at) for stack, at in self.parts]
             if self.alone:
                 nothing = q.new_zeros((1, *q.shape[1:3], dim + 1), dtype=torch.float32)
                 nothing[..., -1] = float("-inf")
@@ -111,35 +122,40 @@ class RowsView:
         return out.view(batch, heads, width, dim)
 
     @staticmethod
-    def _shared(
-        layer: int, q: torch.Tensor, stack: Stack, at: torch.Tensor, scale: float
-    ) -> torch.Tensor:
+    def _shared(layer: int, q: torch.Tensor, stack: Stack, at: torch.Tensor) -> torch.Tensor:
         """A stack's part: (beginnings x rows on each, kv heads, queries, dim and log-sum-exp)."""
         import torch
-
-        from nl2sql_trl.packing import partial
 
         keys, values = stack.keys[layer], stack.values[layer]
         beginnings, kv, length, dim = keys.shape
         queries = q.index_select(0, at.flatten()).view(beginnings, -1, kv, q.shape[2], dim)
         queries = queries.transpose(1, 2).reshape(beginnings * kv, -1, dim)
-        scores = _scores(queries, keys.flatten(0, 1), scale)
+        scores = _scores(queries, keys.flatten(0, 1))
         if stack.hidden is not None:
             scores.view(beginnings, -1, length).masked_fill_(stack.hidden, float("-inf"))
-        out = torch.cat(partial(scores, values.flatten(0, 1)), -1)
+        out = torch.cat(_partial(scores, values.flatten(0, 1)), -1)
         out = out.view(beginnings, kv, -1, q.shape[2], dim + 1)
         return out.transpose(1, 2).reshape(-1, kv, q.shape[2], dim + 1)
 
 
-def _scores(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> torch.Tensor:
-    """Scaled products in fp32, (batch, queries, keys)."""
+def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Products of queries and keys, (batch, queries, keys)."""
     import torch
 
     if queries.shape[1] > 16:
-        return torch.bmm(queries, keys.transpose(1, 2)).float().mul_(scale)
+        return torch.bmm(queries, keys.transpose(1, 2))
     # A few queries on many keys are quicker the other way round.
-    scores = torch.bmm(keys, queries.transpose(1, 2)).transpose(1, 2)
-    return scores.contiguous().float().mul_(scale)
+    return torch.bmm(keys, queries.transpose(1, 2)).transpose(1, 2).contiguous()
+
+
+def _partial(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp, in fp32, of one part of a softmax."""
+    import torch
+
+    weights = scores.softmax(-1)
+    # The largest weight is exp(largest score - log-sum-exp).
+    top, share = (x.amax(-1, keepdim=True).float() for x in (scores, weights))
+    return torch.bmm(weights, values).float(), top - share.log()
 
 
 def attention(
@@ -158,8 +174,9 @@ def attention(
     # Under autocast the rotation of queries and keys leaves them in fp32.
     kept = value.dtype
     with torch.autocast(query.device.type, enabled=False):
-        out = shared.attend(module.layer_idx, query.to(kept), key.to(kept), value, scaling)
-    return out.transpose(1, 2).to(query.dtype), None
+        query = (query * scaling).to(kept)
+        out = shared.attend(module.layer_idx, query, key.to(kept), value)
+    return out.transpose(1, 2).to(kept), None
 
 
 def register() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from nl2sql_trl.attending import ATTENTION, PrefixView, RowsView, register
 from nl2sql_trl.kvcache import Prefix, Row, Stack, Stacks, Table
+from nl2sql_trl.packedlinear import packed
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Sample
 from nl2sql_trl.sampling import Sampling, draw
@@ -39,7 +40,7 @@ class TransformersPolicy:
     """Samples from `model` with shared prefixes. Not thread-safe.
 
     `max_rows` rows are decoded together; more wait their turn. With `autocast` the forward runs
-    under bf16 autocast, the weights cast once a session.
+    under bf16 autocast, the weights cast once a session (`packedlinear.py`).
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class TransformersPolicy:
         # Not inference_mode: autocast keeps its cast weights for ordinary tensors only.
         cast = torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self.autocast)
         try:
-            with torch.no_grad(), cast:
+            with torch.no_grad(), cast, packed(self.model, autocast=self.autocast):
                 yield
         finally:
             config._attn_implementation = before

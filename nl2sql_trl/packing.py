@@ -82,13 +82,6 @@ def blocks(start: int, stop: int, device: torch.device) -> list[Span]:
     return [Span(at, min(at + size, stop), start, at) for at in range(start, stop, size)]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float) -> Tensor:
-    """Attention of every span. q (1, heads, tokens, dim), k and v (1, key-value heads, ...)."""
-    if q.device.type == "cpu":
-        return _Attention.apply(q[0], k[0], v[0], spans, scale)[None]
-    return _fused(q, k, v, spans, scale)
-
-
 def attention(
     module: Any,
     query: Tensor,
@@ -101,7 +94,11 @@ def attention(
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls. Query (1, heads, tokens, head dim)."""
     query, key = query.to(value.dtype), key.to(value.dtype)
-    return attend(query, key, value, packed, scaling).transpose(1, 2), None
+    if query.device.type == "cpu":
+        out = _Attention.apply(query[0], key[0], value[0], packed, scaling)
+    else:
+        out = _fused(query, key, value, packed, scaling)[0]
+    return out.transpose(0, 1)[None], None
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float) -> Tensor:
@@ -139,7 +136,7 @@ class _Attention(torch.autograd.Function):
             for span in spans:
                 keys, values = _seen(k, span), _seen(v, span)
                 scores = _scores(_stacked(q, span, len(k)), keys, span, scale)
-                found, total = partial(scores, values)
+                found, total = _partial(scores, values)
                 _put(out, span, found)
                 totals.append(total)
         ctx.save_for_backward(q, k, v, out, *totals)
@@ -169,7 +166,7 @@ class _Attention(torch.autograd.Function):
         return d_q, d_k.to(k.dtype), d_v.to(v.dtype), None, None
 
 
-def partial(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+def _partial(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of one part of a softmax, in fp32. Overwrites the scores."""
     top = scores.amax(-1, keepdim=True)
     weights = scores.sub_(top).exp_()

@@ -18,6 +18,7 @@ from fakes import chat_tokenizer, random_model
 from nl2sql_trl.engine import TransformersPolicy, common_length, supports
 from nl2sql_trl.generate import GeneratePolicy
 from nl2sql_trl.kvcache import Prefix, Row, Stacks
+from nl2sql_trl.packedlinear import packed
 from nl2sql_trl.records import Sample
 from nl2sql_trl.sampling import Sampling, draw
 
@@ -260,6 +261,48 @@ def test_under_bf16_autocast_logprobs_stay_near_those_in_fp32(qwen: Any) -> None
 
 
 # Draws
+
+
+@pytest.mark.parametrize(("dtype", "autocast"), [("float32", True), ("bfloat16", False)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_layers_give_what_the_layer_gives_in_bf16(
+    dtype: str, autocast: bool, bias: bool
+) -> None:
+    layer = torch.nn.Linear(128, 192, bias=bias, dtype=getattr(torch, dtype))
+    x = torch.randn(3, 7, 128)
+    weight, shift = layer.weight.bfloat16(), layer.bias.bfloat16() if bias else None
+    with torch.no_grad(), packed(torch.nn.Sequential(layer), autocast=autocast):
+        found = layer(x)
+    expected = torch.nn.functional.linear(x.bfloat16(), weight, shift)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=1.6e-2, atol=1e-2)
+
+
+def test_layers_are_left_alone_in_fp32_and_are_their_own_again_after_a_failure() -> None:
+    layer = torch.nn.Linear(128, 128)
+    x = torch.randn(2, 128)
+    expected = layer(x)
+    with packed(layer, autocast=False):
+        assert layer(x).equal(expected)
+    with pytest.raises(RuntimeError, match="broken"), packed(layer, autocast=True):
+        raise RuntimeError("broken")
+    assert layer(x).equal(expected)
+
+
+def test_lora_adapters_take_part_in_packed_layers() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = random_model("llama", hidden_size=128, intermediate_size=128)
+    lora = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    model = get_peft_model(base, lora).eval()
+    ids = torch.tensor([text(20, 1)])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model(ids).logits.float()
+        with packed(model, autocast=True):
+            found = model(ids).logits.float()
+        with model.disable_adapter():
+            without = model(ids).logits.float()
+    assert (found - expected).abs().max() < 0.2 * (without - expected).abs().max()
 
 
 def test_rows_draw_from_the_models_distribution(qwen: Any) -> None:

@@ -30,6 +30,8 @@ from nl2sql_trl.launch import ConfigError, guarded
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl")
+# As `make demo` sets them: glibc giving memory back in the middle of a step costs both sides.
+MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,9 +104,7 @@ def work(asked: dict[str, Any], name: str, folder: Path, threads: int) -> Any:
     """What a worker process answers to `asked`."""
     source, target, log = (folder / n for n in ("asked.json", "found.json", "log.txt"))
     source.write_text(json.dumps(asked), encoding="utf-8")
-    # As `make demo` sets them: glibc giving memory back in the middle of a step costs both sides.
-    memory = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
-    environment = os.environ | memory | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | MEMORY | {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "benchmarks.worker", str(source), str(target)]
     with log.open("w", encoding="utf-8") as file:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file)

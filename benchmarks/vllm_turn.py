@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace) -> None:
     """All rounds, printed and written."""
-    from benchmarks.__main__ import machine
+    from benchmarks.__main__ import MEMORY, machine
     from nl2sql_trl import runs
 
     asked = _asked(options)
@@ -67,7 +67,10 @@ def measure(options: argparse.Namespace) -> None:
                 log = Path(folder) / "log.txt"
                 with log.open("w", encoding="utf-8") as file:
                     done = subprocess.run(
-                        [*command, "--work", str(work)], stdout=file, stderr=subprocess.STDOUT
+                        [*command, "--work", str(work)],
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        env=os.environ | MEMORY,
                     )
                 if done.returncode:
                     sys.exit(log.read_text(encoding="utf-8", errors="replace")[-3000:])

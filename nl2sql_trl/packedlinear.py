@@ -34,7 +34,7 @@ def packed(model: Any, *, autocast: bool) -> Iterator[None]:
         if torch.backends.mkldnn.is_available():
             for layer in model.modules():
                 if type(layer) is torch.nn.Linear and _gains(layer.weight, autocast):
-                    layer.forward = _forward(layer)  # type: ignore[method-assign]
+                    layer.forward = _forward(layer)
                     changed.append(layer)
         yield
     finally:

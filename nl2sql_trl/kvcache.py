@@ -124,6 +124,8 @@ class Stack:
     """
 
     def __init__(self, prefixes: Sequence[Prefix]) -> None:
+        # Kept alive: another prefix must not get the identity of one that is gone.
+        self.prefixes = tuple(prefixes)
         self.places = {id(prefix): n for n, prefix in enumerate(prefixes)}
         layers = range(len(prefixes[0].keys))
         self.keys = [_side_by_side([p.keys[n] for p in prefixes]) for n in layers]

@@ -58,7 +58,7 @@ def pack(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> tuple[Packed, lis
     for beginning, rows in groups:
         begin, shared = at, len(beginning)
         if shared:
-            spans += blocks(at, at + shared, beginning.device)
+            spans += _blocks(at, at + shared, beginning.device)
             parts.append(beginning)
             positions.append(torch.arange(shared, device=beginning.device))
             at += shared
@@ -67,7 +67,7 @@ def pack(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> tuple[Packed, lis
             if shared:
                 spans.append(Span(at, at + len(own), begin, begin + shared))
             else:
-                spans += blocks(at, at + len(own), own.device)
+                spans += _blocks(at, at + len(own), own.device)
             parts.append(own)
             positions.append(torch.arange(shared, shared + len(own), device=own.device))
             starts[-1].append(at)
@@ -75,9 +75,11 @@ def pack(groups: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> tuple[Packed, lis
     return Packed(torch.cat(parts)[None], torch.cat(positions)[None], tuple(spans)), starts
 
 
-def blocks(start: int, stop: int, device: torch.device) -> list[Span]:
-    """Tokens that see each its earlier ones, as spans. On a CPU in blocks: the scores of one stay
-    in its caches, and of those that no token sees few are computed."""
+def _blocks(start: int, stop: int, device: torch.device) -> list[Span]:
+    """Tokens that see all earlier ones, as spans.
+
+    On a CPU in blocks: their scores stay in its caches, and few that no token sees are computed.
+    """
     size = _BLOCK if device.type == "cpu" else stop - start
     return [Span(at, min(at + size, stop), start, at) for at in range(start, stop, size)]
 
@@ -167,7 +169,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _partial(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of one part of a softmax, in fp32. Overwrites the scores."""
+    """Output of the softmax of scores, and their log-sum-exp, in fp32. Overwrites the scores."""
     top = scores.amax(-1, keepdim=True)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
 import os
 import subprocess
@@ -131,8 +132,11 @@ def _lines(greedy: list[dict[str, Any]], sampled: list[dict[str, Any]]) -> list[
 
 
 def _write_csv(path: Path, lines: list[dict[str, Any]]) -> None:
-    rows = [list(lines[0]), *([str(v) for v in line.values()] for line in lines)]
-    runs.write_text(path, "".join(",".join(row) + "\n" for row in rows))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    runs.write_text(path, text.getvalue())
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,16 @@ def test_at_most_half_of_a_product_over_beginnings_is_padding() -> None:
     assert stacks.over(table[:1]) is not found
 
 
+def test_a_new_beginning_is_never_taken_for_one_that_is_gone() -> None:
+    stacks = Stacks()
+    for _ in range(50):
+        # Each is freed before the next is made, which may then lie at the same address.
+        prefix = Prefix((1, 2, 3), [torch.rand(2, 3, 4)], [torch.rand(2, 3, 4)])
+        [stack] = stacks.over([Row(0, prefix, [], random.Random(), 1)])
+        assert stack.keys[0][0].equal(prefix.keys[0])
+        del prefix, stack
+
+
 def forced(key: int, turn: int, ids: list[int]) -> Job | None:
     """Up to three turns, each after tool tokens of another length."""
     if turn > key % 3:

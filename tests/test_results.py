@@ -94,6 +94,15 @@ def test_right_on_one_database_and_wrong_on_its_suite_is_an_accident() -> None:
     assert spider_result._profile(stage)[-1] == "1 of 4 (25.0%)"
 
 
+def test_a_cause_with_commas_is_read_back_whole(tmp_path: Path) -> None:
+    rows = rollouts("0")
+    rows[0]["failure"]["cause"] = "ran a query, saw rows, still wrong"
+    spider_result._write_csv(tmp_path / "base" / "rows.csv", spider_result._lines(rows, []))
+    found = spider_result.read(tmp_path)["base"]
+    assert found.columns["cause"] == ["ran a query, saw rows, still wrong"]
+    assert found.columns["voted"] == ["0"]
+
+
 def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
     block: str, folder: Path
 ) -> None:

@@ -26,12 +26,10 @@ from typing import Any
 from benchmarks.jobs import PARTS, Job, Process, processes
 from benchmarks.tables import page
 from nl2sql_trl import runs
-from nl2sql_trl.launch import ConfigError, guarded
+from nl2sql_trl.launch import KEEP_MEMORY, ConfigError, guarded
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "trl")
-# As `make demo` sets them: glibc giving memory back in the middle of a step costs both sides.
-MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +102,7 @@ def work(asked: dict[str, Any], name: str, folder: Path, threads: int) -> Any:
     """What a worker process answers to `asked`."""
     source, target, log = (folder / n for n in ("asked.json", "found.json", "log.txt"))
     source.write_text(json.dumps(asked), encoding="utf-8")
-    environment = os.environ | MEMORY | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | KEEP_MEMORY | {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "benchmarks.worker", str(source), str(target)]
     with log.open("w", encoding="utf-8") as file:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
@@ -125,7 +123,9 @@ def compare(found: list[dict[str, Any]], folder: Path, threads: int) -> list[dic
         side = {"ours": "ours", "trl": "TRL", "half": "TRL in half micro-batches"}[who]
         others = {"": f"{part}-{precision}-trl", ", with TRL in fp32": f"{part}-fp32-trl"}
         for note, theirs in others.items():
-            if theirs == file or theirs not in kept or (note and precision == "fp32"):
+            if theirs == file or theirs not in kept:
+                continue
+            if note and (precision == "fp32" or who == "half"):
                 continue
             other = kept[theirs]
             compared.append(

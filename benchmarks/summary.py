@@ -60,11 +60,8 @@ def summary(folder: Path) -> str:
 
 def main() -> int:
     """Put the table between the marks of docs/speed.md."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(MARKS[0])
-    after = rest.partition(MARKS[1])[2]
     found = summary(RESULTS)
-    runs.write_text(PAGE, before + MARKS[0] + found + MARKS[1] + after)
+    runs.write_between(PAGE, MARKS, found)
     print(found)
     return 0
 

@@ -53,8 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def measure(options: argparse.Namespace) -> None:
     """All rounds, printed and written."""
-    from benchmarks.__main__ import MEMORY, machine
+    from benchmarks.__main__ import machine
     from nl2sql_trl import runs
+    from nl2sql_trl.launch import KEEP_MEMORY
 
     asked = _asked(options)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -70,7 +71,7 @@ def measure(options: argparse.Namespace) -> None:
                         [*command, "--work", str(work)],
                         stdout=file,
                         stderr=subprocess.STDOUT,
-                        env=os.environ | MEMORY,
+                        env=os.environ | KEEP_MEMORY,
                     )
                 if done.returncode:
                     sys.exit(log.read_text(encoding="utf-8", errors="replace")[-3000:])

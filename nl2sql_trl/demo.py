@@ -22,6 +22,7 @@ from typing import Any
 from nl2sql_trl import results, runs, stats
 from nl2sql_trl.analysis import CAUSES
 from nl2sql_trl.charts import accuracy_chart
+from nl2sql_trl.launch import KEEP_MEMORY
 from nl2sql_trl.report import load, write_report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,10 +92,8 @@ def _run(arguments: Sequence[str], **settings: Any) -> None:
     flags = [part for k, v in settings.items() for part in (f"--{k}", str(v))]
     paths = [str((ROOT / a).resolve()) if (ROOT / a).is_file() else a for a in arguments]
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    # glibc returns big blocks to the system and takes them back at every step: keep them.
-    keep = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
     command, interrupted = [sys.executable, *paths, *flags], False
-    stage = subprocess.Popen(command, env=os.environ | quiet | keep, cwd=ROOT)
+    stage = subprocess.Popen(command, env=os.environ | quiet | KEEP_MEMORY, cwd=ROOT)
     while stage.poll() is None:
         try:
             stage.wait()

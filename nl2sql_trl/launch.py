@@ -118,6 +118,10 @@ def _check_flags(kinds: Sequence[type], given: Sequence[str]) -> None:
         raise ConfigError(f"there is no flag {flag}{hint}")
 
 
+# glibc gives big blocks back to the system and takes them again at every step: let it keep them.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+
+
 def settle(config: Any) -> None:
     """Seed everything, and turn `--resume_from_checkpoint true` into the newest whole one.
 

@@ -44,6 +44,20 @@ def write_text(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def write_between(path: Path, marks: tuple[str, str], text: str) -> None:
+    """Replace what stands between two marks of a file.
+
+    Raises ValueError, and writes nothing, unless each mark is there once and in this order.
+    """
+    whole = path.read_text(encoding="utf-8")
+    before, _, rest = whole.partition(marks[0])
+    _, _, after = rest.partition(marks[1])
+    if any(whole.count(mark) != 1 for mark in marks) or marks[1] not in rest:
+        first, last = (mark.strip() for mark in marks)
+        raise ValueError(f"{path} must have {first} once, and {last} once after it")
+    write_text(path, before + marks[0] + text + marks[1] + after)
+
+
 def write_json(path: Path, value: object) -> None:
     """`value` as indented JSON, written whole."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -25,6 +25,7 @@ from typing import Any
 
 from nl2sql_trl import results, runs, stats
 from nl2sql_trl.analysis import CAUSES
+from nl2sql_trl.launch import KEEP_MEMORY
 from nl2sql_trl.report import write_report
 from nl2sql_trl.spider.hardness import LEVELS
 
@@ -73,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(folder: Path, data: str) -> None:
     """Greedy and sampled evaluation of each stage on all of dev; what is there is kept."""
-    keep = {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "33554432"}
     for stage, (_, turns) in STAGES.items():
         model = "smollm2-135m" if stage == BASE else str(folder / stage / "model")
         out = folder / "evaluation" / stage
@@ -85,7 +85,7 @@ def evaluate(folder: Path, data: str) -> None:
         if stage != BASE:
             command += ["--samples", str(SAMPLES), "--temperature", "1"]
         print("$", " ".join(command), flush=True)
-        subprocess.run(command, check=True, env=os.environ | keep)
+        subprocess.run(command, check=True, env=os.environ | KEEP_MEMORY)
 
 
 def collect(folder: Path, out: Path) -> None:
@@ -299,10 +299,7 @@ def write(out: Path) -> str:
     trained = {"GRPO": [out / s for s in SEEDS if (out / s / "metrics.jsonl").is_file()]}
     if trained["GRPO"]:
         reward_curve(trained, title="Spider").savefig(out / "reward_curve.png", dpi=110)
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    runs.write_text(README, before + MARKS[0] + block + MARKS[1] + after)
+    runs.write_between(README, MARKS, block)
     return block
 
 

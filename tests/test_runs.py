@@ -75,6 +75,18 @@ def test_the_file_is_on_disk_before_it_takes_the_name(
     assert done == ["fsync", "replace"]
 
 
+@pytest.mark.parametrize("text", ["a\nb\n", "<1>\nb\n", "<2>\n<1>\n", "<1>\n<2>\n<2>\n"])
+def test_a_block_goes_between_its_marks_alone(tmp_path: Path, text: str) -> None:
+    file, marks = tmp_path / "page.md", ("<1>\n", "<2>\n")
+    file.write_text("a\n<1>\nold\n<2>\nz\n")
+    runs.write_between(file, marks, "new\n")
+    assert file.read_text() == "a\n<1>\nnew\n<2>\nz\n"
+    file.write_text(text)
+    with pytest.raises(ValueError, match="must have <1> once, and <2> once after it"):
+        runs.write_between(file, marks, "new\n")
+    assert file.read_text() == text
+
+
 def test_json_holds_paths_and_the_like_as_text(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"path": Path("x/y"), "accent": "é"})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")

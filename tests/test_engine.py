@@ -288,6 +288,23 @@ def test_packed_layers_give_what_the_layer_gives_in_bf16(
     torch.testing.assert_close(found, expected, rtol=1.6e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("biased", [(), ("q_proj",), ("q_proj", "k_proj", "v_proj")])
+def test_layers_that_read_the_same_input_give_what_each_gives_alone(biased: Sequence[str]) -> None:
+    names = ("q_proj", "k_proj", "v_proj")
+    parent = torch.nn.Module()
+    for name, size in zip(names, (128, 64, 64), strict=True):
+        parent.add_module(name, torch.nn.Linear(128, size, bias=name in biased))
+    inputs = [torch.randn(3, 128) for _ in range(3)]
+    with torch.no_grad():
+        for x, order in zip(inputs, (names, names[::-1], names[1:]), strict=True):
+            with packed(parent, autocast=True):
+                found = {name: getattr(parent, name)(x) for name in order}
+            for name, values in found.items():
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    expected = getattr(parent, name)(x)
+                torch.testing.assert_close(values, expected, rtol=1.6e-2, atol=1e-2)
+
+
 def test_layers_are_left_alone_in_fp32_and_are_their_own_again_after_a_failure() -> None:
     layer = torch.nn.Linear(128, 128)
     x = torch.randn(2, 128)

@@ -33,8 +33,9 @@ class PrefixView:
         """Output (rows, heads, width, dim) of one layer; its new keys and values are kept."""
         import torch
 
-        self.prefix.keys.append(k[0])
-        self.prefix.values.append(v[0])
+        # Copies: they may be parts of larger products.
+        self.prefix.keys.append(k[0].contiguous())
+        self.prefix.values.append(v[0].contiguous())
         if q.device.type != "cpu":
             return torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=1.0, enable_gqa=True
@@ -71,9 +72,9 @@ class RowsView:
         self.table, self.places = table, slice(start, start + len(rows))
         self.order = torch.arange(len(rows), device=device)[:, None]
         past = torch.tensor([r.cached for r in rows], device=device)
-        self.length = int(past.max()) + width
+        table.reserve(int(past.max()) + width)
         self.positions = past[:, None] + torch.arange(width, device=device)
-        seen = torch.arange(self.length, device=device)[None, None] <= self.positions[:, :, None]
+        seen = torch.arange(table.length, device=device)[None, None] <= self.positions[:, :, None]
         self.hidden = ~seen[:, None, None]  # (rows, 1, 1, width, length)
         # A stack's queries: for each of its beginnings the rows on it, as many for each.
         self.parts: list[tuple[Stack, torch.Tensor]] = []
@@ -100,15 +101,15 @@ class RowsView:
 
         own = []
         for buffers, new in ((self.table.keys, k), (self.table.values, v)):
-            rows = self.table.room(buffers, layer, new, self.length)[self.places]
+            rows = self.table.room(buffers, layer, new)[self.places]
             rows[self.order, :, self.positions] = new.transpose(1, 2)
-            own.append(rows[:, :, : self.length].flatten(0, 1))
+            own.append(rows.flatten(0, 1))
         keys, values = own
         batch, heads, width, dim = q.shape
         kv = k.shape[1]
         q = q.reshape(batch, kv, -1, dim)
-        scores = _scores(q.flatten(0, 1), keys)
-        scores.view(batch, kv, -1, width, self.length).masked_fill_(self.hidden, float("-inf"))
+        scores = torch.bmm(q.flatten(0, 1), keys.transpose(1, 2))
+        scores.view(batch, kv, -1, width, keys.shape[1]).masked_fill_(self.hidden, float("-inf"))
         out, total = _partial(scores, values)
         if self.parts:
             shared = [self._shared(layer, q, stack, at) for stack, at in self.parts]
@@ -130,22 +131,12 @@ class RowsView:
         beginnings, kv, length, dim = keys.shape
         queries = q.index_select(0, at.flatten()).view(beginnings, -1, kv, q.shape[2], dim)
         queries = queries.transpose(1, 2).reshape(beginnings * kv, -1, dim)
-        scores = _scores(queries, keys.flatten(0, 1))
+        scores = torch.bmm(queries, keys.flatten(0, 1).transpose(1, 2))
         if stack.hidden is not None:
             scores.view(beginnings, -1, length).masked_fill_(stack.hidden, float("-inf"))
         out = torch.cat(_partial(scores, values.flatten(0, 1)), -1)
         out = out.view(beginnings, kv, -1, q.shape[2], dim + 1)
         return out.transpose(1, 2).reshape(-1, kv, q.shape[2], dim + 1)
-
-
-def _scores(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Products of queries and keys, (batch, queries, keys)."""
-    import torch
-
-    if queries.shape[1] > 16:
-        return torch.bmm(queries, keys.transpose(1, 2))
-    # A few queries on many keys are quicker the other way round.
-    return torch.bmm(keys, queries.transpose(1, 2)).transpose(1, 2).contiguous()
 
 
 def _partial(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

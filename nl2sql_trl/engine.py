@@ -169,8 +169,8 @@ class TransformersPolicy:
             return prefix
         ids = prefix.ids[:length]
         if ids not in self._prefixes:
-            keys = [k[:, :length] for k in prefix.keys]
-            values = [v[:, :length] for v in prefix.values]
+            keys = [k[:, :length].contiguous() for k in prefix.keys]
+            values = [v[:, :length].contiguous() for v in prefix.values]
             self._prefixes[ids] = Prefix(ids, keys, values)
         return self._prefixes[ids]
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_STEP = 32  # tokens by which rows get more room
+
+
 @dataclass(slots=True)
 class Prefix:
     """Keys and values of a shared beginning: per layer (key-value heads, length, head dim)."""
@@ -50,12 +53,14 @@ class Table:
     """The rows and the keys and values of their own tokens, active rows first.
 
     A row's place in `rows` is its place in the buffers, so any run of rows is read without a
-    copy. Buffers: per layer (places, key-value heads, tokens, head dim).
+    copy. Buffers: per layer (places, key-value heads, `length` tokens, head dim). `length` stays
+    near what rows need: products over whole buffers are quicker than over a part of each row.
     """
 
     def __init__(self, layers: int) -> None:
         self.rows: list[Row] = []
         self.active = 0
+        self.length = 0
         self.keys: list[torch.Tensor | None] = [None] * layers
         self.values: list[torch.Tensor | None] = [None] * layers
 
@@ -98,20 +103,26 @@ class Table:
                 buffer[a, :, :tokens] = buffer[b, :, :tokens]
                 buffer[b, :, :tokens] = held
 
+    def reserve(self, tokens: int) -> None:
+        """Have room for rows of `tokens` tokens, and not for more than twice as many."""
+        needed = max(tokens, *(row.cached for row in self.rows))
+        needed += -needed % _STEP
+        if not needed <= self.length <= 2 * needed:
+            self.length = needed
+
     def room(
-        self, buffers: list[torch.Tensor | None], layer: int, like: torch.Tensor, tokens: int
+        self, buffers: list[torch.Tensor | None], layer: int, like: torch.Tensor
     ) -> torch.Tensor:
-        """The layer's buffer, grown to hold all rows and `tokens` tokens."""
+        """The layer's buffer, (places, heads, `length`, dim), with a place for each row."""
         old, places = buffers[layer], len(self.rows)
-        if old is not None and old.shape[0] >= places and old.shape[2] >= tokens:
+        if old is not None and old.shape[0] >= places and old.shape[2] == self.length:
             return old
-        length = max(64, tokens)
         if old is not None:
             places = max(places, old.shape[0])
-            length = old.shape[2] if tokens <= old.shape[2] else tokens + tokens // 2
-        new = like.new_zeros((places, like.shape[1], length, like.shape[3]))
+        new = like.new_zeros((places, like.shape[1], self.length, like.shape[3]))
         if old is not None:
-            new[: old.shape[0], :, : old.shape[2]] = old
+            kept = min(old.shape[2], self.length)
+            new[: old.shape[0], :, :kept] = old[:, :, :kept]
         buffers[layer] = new
         return new
 

@@ -17,7 +17,7 @@ from fakes import chat_tokenizer, random_model
 
 from nl2sql_trl.engine import TransformersPolicy, common_length, supports
 from nl2sql_trl.generate import GeneratePolicy
-from nl2sql_trl.kvcache import Prefix, Row, Stacks
+from nl2sql_trl.kvcache import Prefix, Row, Stacks, Table
 from nl2sql_trl.packedlinear import packed
 from nl2sql_trl.records import Sample
 from nl2sql_trl.sampling import Sampling, draw
@@ -570,3 +570,20 @@ def test_generate_serves_an_architecture_that_the_engine_does_not_know() -> None
     jobs = {0: (text(30, 1), 6), 1: (text(12, 2), 9)}
     for key, (sample,) in run(policy, jobs).items():
         assert sample.ids == plain(model, *jobs[key], policy.codec.stop_ids)
+
+
+def test_a_table_gives_room_back_but_keeps_what_idle_rows_have() -> None:
+    table, new = Table(1), torch.randn(1, 2, 1, 4)
+    for key, cached in ((0, 3), (1, 40), (2, 500)):
+        table.add(Row(key, Prefix(()), [], random.Random(0), 1, cached=cached))
+    lengths = []
+    for tokens in (510, 1):
+        table.reserve(tokens)
+        buffer = table.room(table.keys, 0, new)
+        lengths.append(buffer.shape[2])
+        if tokens == 510:
+            kept = torch.randn_like(buffer)
+            buffer.copy_(kept)
+            table.remove(2)
+    assert lengths == [512, 64]
+    assert table.room(table.keys, 0, new)[:2].equal(kept[:2, :, :64])

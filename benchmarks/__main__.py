@@ -65,7 +65,7 @@ def measure(part: str, base: Job, options: argparse.Namespace) -> dict[str, Any]
         folder = Path(work)
         report: dict[str, Any] = {
             "part": part,
-            "machine": machine(options),
+            "machine": machine(options.device, options.threads),
             "settings": asdict(replace(base, part=part)),
             "runs": found,
             "comparisons": [],
@@ -157,15 +157,14 @@ def differences(found: list[dict[str, Any]]) -> list[str]:
     return told
 
 
-def machine(options: argparse.Namespace) -> dict[str, Any]:
+def machine(device: str, threads: int) -> dict[str, Any]:
     """What the numbers hold for."""
     git = runs.git_state()
-    versions = runs.manifest(options.seed, {}, {})
-    device = options.device
+    versions = runs.manifest(0, {}, {})
     return {
         "cpu": f"{cpus()} x {runs.cpu()}",
         "cpus": cpus(),
-        "threads": options.threads,
+        "threads": threads,
         "device": device if device == "cpu" else f"{device}: {_gpu()}",
         "platform": versions["platform"],
         "python": versions["python"],

@@ -47,13 +47,16 @@ def summary(folder: Path) -> str:
             ])  # fmt: skip
     head = ["", "ours, s", "theirs, s", "ratio", "ours, GiB", "theirs, GiB", "rounds", "file"]
     parts = [f"{'; '.join(about)}.", table(head, rows)]
-    turn = folder / "vllm_turn.json"
-    if turn.is_file():
-        found: dict[str, Any] = json.loads(turn.read_text(encoding="utf-8"))
-        ours, vllm = (found["medians"][side] for side in ("ours", "vllm"))
+    turns = folder / "vllm_turns.json"
+    if turns.is_file():
+        found: dict[str, Any] = json.loads(turns.read_text(encoding="utf-8"))["medians"]
+        shown = [
+            f"{name} ours {found[n]['ours']:.1f} s, vLLM {found[n]['vllm']:.1f} s"
+            for n, name in (("1", "in one turn"), ("2", "in two"))
+        ]
         parts.append(
-            f"One turn of 32 rollouts, bf16 weights, against vLLM's CPU build: ours {ours:.1f} s, "
-            f"vLLM {vllm:.1f} s ([file](../benchmarks/results/vllm_turn.json))."
+            f"32 rollouts of the same number of tokens, bf16 weights, against vLLM's CPU build: "
+            f"{'; '.join(shown)} ([file](../benchmarks/results/vllm_turns.json))."
         )
     return "\n\n".join(parts) + "\n"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 ATTENTION = "nl2sql_shared_prefix"
-_BLOCK = 128  # queries of a prefix at once: their scores stay in a core's cache
+_BLOCK = 64  # queries of a prefix at once: their scores stay in a core's cache
 
 
 class PrefixView:

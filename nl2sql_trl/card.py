@@ -17,7 +17,7 @@ from nl2sql_trl.data import POCKET
 from nl2sql_trl.lineage import OWN, Lineage
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.report import markdown_table
-from nl2sql_trl.report_runs import Run
+from nl2sql_trl.report_runs import Evaluated
 from nl2sql_trl.report_sections import tables
 from nl2sql_trl.report_tables import Table, about
 from nl2sql_trl.rollout import RolloutConfig
@@ -45,7 +45,7 @@ class Exported:
 
     name: str
     found: Lineage
-    evaluations: list[list[Run]]
+    evaluations: list[list[Evaluated]]
     codec: Codec
     limits: RolloutConfig
     dtype: str

@@ -17,13 +17,13 @@ from nl2sql_trl.database import DatabaseError, ddl
 from nl2sql_trl.datafiles import DataError
 from nl2sql_trl.lineage import Stage
 from nl2sql_trl.prompts import Codec, messages
-from nl2sql_trl.report_runs import Run
+from nl2sql_trl.report_runs import Evaluated
 from nl2sql_trl.rollout import RolloutConfig
 from nl2sql_trl.textrows import plain
 
 
 def prompt_format(
-    codec: Codec, stages: Sequence[Stage], evaluations: Sequence[Sequence[Run]]
+    codec: Codec, stages: Sequence[Stage], evaluations: Sequence[Sequence[Evaluated]]
 ) -> str:
     """What the model is given and writes, with a whole trajectory where one is at hand."""
     intro = (
@@ -48,7 +48,7 @@ def prompt_format(
 
 
 def _trajectories(
-    stages: Sequence[Stage], evaluations: Sequence[Sequence[Run]]
+    stages: Sequence[Stage], evaluations: Sequence[Sequence[Evaluated]]
 ) -> Iterator[tuple[list[dict[str, Any]], str, str, str]]:
     """Rows with their data, split and origin: of the evaluation, else of the last training step."""
     for group in evaluations[:1]:
@@ -96,7 +96,7 @@ def _rendered(codec: Codec, question: str, schema: str, turns: list[dict[str, An
     return "".join(parts)
 
 
-def reproduce(name: str, limits: RolloutConfig, evaluations: Sequence[Sequence[Run]]) -> str:
+def reproduce(name: str, limits: RolloutConfig, evaluations: Sequence[Sequence[Evaluated]]) -> str:
     """How the tool loop is replayed, in code, and the command of each evaluation."""
     lines = [
         "Replay the tool loop; one-shot prompting measures another system. At most "

@@ -28,7 +28,7 @@ from nl2sql_trl.asker import known_limits, loop_limits
 from nl2sql_trl.card import Exported, card, licence
 from nl2sql_trl.models import ModelError, adapted_model, load_model, load_tokenizer, resolve
 from nl2sql_trl.prompts import Codec
-from nl2sql_trl.report_runs import Run
+from nl2sql_trl.report_runs import Evaluated
 from nl2sql_trl.rollout import RolloutConfig
 
 
@@ -38,7 +38,7 @@ class Source:
 
     name: str
     found: lineage.Lineage
-    evaluations: list[list[Run]]
+    evaluations: list[list[Evaluated]]
 
 
 def source(name: str, evaluations: Sequence[Path] = (), baseline: Path | None = None) -> Source:

@@ -183,7 +183,7 @@ def _columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def evaluations(folders: Mapping[str, str | Path]) -> list[report_runs.Run]:
+def evaluations(folders: Mapping[str, str | Path]) -> list[report_runs.Evaluated]:
     """Evaluation folders under names of your choice, for `report_tables`, `report_sections`
     and `compare`. Raises what `report_runs.load` raises, and ValueError if they are not of the
     same questions."""
@@ -193,8 +193,8 @@ def evaluations(folders: Mapping[str, str | Path]) -> list[report_runs.Run]:
 
 
 def compare(
-    before: str | Path | Run | report_runs.Run,
-    after: str | Path | Run | report_runs.Run,
+    before: str | Path | Run | report_runs.Evaluated,
+    after: str | Path | Run | report_runs.Evaluated,
     metric: str = "testsuite_exec",
 ) -> Comparison:
     """What flipped from one evaluation to another: folders, runs, or of `evaluations`.
@@ -224,9 +224,9 @@ def compare(
     )
 
 
-def _opened(run: str | Path | Run | report_runs.Run) -> report_runs.Run:
+def _opened(run: str | Path | Run | report_runs.Evaluated) -> report_runs.Evaluated:
     """An evaluation, under its folder's name unless it has been given another."""
-    if isinstance(run, report_runs.Run):
+    if isinstance(run, report_runs.Evaluated):
         return run
     folder = (run if isinstance(run, Run) else Run(run)).evaluation
     return replace(report_runs.load(folder), name=folder.resolve().name)

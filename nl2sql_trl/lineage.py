@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl.models import ADAPTER
-from nl2sql_trl.report_runs import Run, check_same_questions, load
+from nl2sql_trl.report_runs import Evaluated, check_same_questions, load
 from nl2sql_trl.runs import read_jsonl
 
 #: of our own names: the hub's name of the same model, and its licence
@@ -103,7 +103,7 @@ def _stage(folder: Path) -> Stage | None:
 
 def evaluations(
     found: Lineage, given: Iterable[Path] = (), baseline: Path | None = None
-) -> list[list[Run]]:
+) -> list[list[Evaluated]]:
     """Evaluations of the model, each after those of earlier stages on the same questions.
 
     given, baseline: folders to take instead of those that are found beside the run. Raises what
@@ -160,13 +160,15 @@ def _beside(found: Lineage) -> dict[Path, str]:
     return named
 
 
-def _siblings(folder: Path, known: dict[Path, str], order: list[str]) -> list[tuple[str, Run]]:
+def _siblings(
+    folder: Path, known: dict[Path, str], order: list[str]
+) -> list[tuple[str, Evaluated]]:
     """Evaluations of earlier stages in the same place, in the order of the stages."""
     beside = {name: f for f, name in known.items() if f.parent == folder.resolve().parent}
     return [(name, load(beside[name])) for name in order if name in beside]
 
 
-def _same_questions(run: Run, other: Run) -> bool:
+def _same_questions(run: Evaluated, other: Evaluated) -> bool:
     try:
         check_same_questions([run, other])
     except ValueError:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from nl2sql_trl.report_runs import Run
+from nl2sql_trl.report_runs import Evaluated
 from nl2sql_trl.report_tables import (
     METRICS,
     TIMES,
@@ -71,7 +71,7 @@ style-src {style_hash}; base-uri 'none'; form-action 'none'">
 """
 
 
-def html(runs: Sequence[Run], found: Sequence[Table]) -> str:
+def html(runs: Sequence[Evaluated], found: Sequence[Table]) -> str:
     """The page of one run, or of several on the same questions, with the given tables."""
     title = f"Evaluation of {runs[-1].name}"
     if len(runs) > 1:
@@ -104,7 +104,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-def _data(runs: Sequence[Run]) -> dict[str, Any]:
+def _data(runs: Sequence[Evaluated]) -> dict[str, Any]:
     """What the script lists: a row for each question, in it the rollouts of each run."""
     rows = [
         {
@@ -134,7 +134,7 @@ def _readable(value: Any) -> Any:
     return [_readable(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def _sections(runs: Sequence[Run], found: Sequence[Table]) -> str:
+def _sections(runs: Sequence[Evaluated], found: Sequence[Table]) -> str:
     """Each title with its tables. The first has the picture, the others stand side by side."""
     grouped: list[list[str]] = []
     for table in found:
@@ -198,7 +198,7 @@ def _safe(text: str) -> str:
 _LEFT, _WIDTH, _STEP, _GAP, _TOP = 90, 440, 16, 14, 6
 
 
-def _picture(runs: Sequence[Run]) -> str:
+def _picture(runs: Sequence[Evaluated]) -> str:
     """Accuracies by hardness with their intervals, as inline SVG without text of models."""
     if len(runs) == 1:
         series = [(label, runs[0].report["metrics"][m]) for m, label in METRICS.items()]

@@ -21,23 +21,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from nl2sql_trl.page import html
-from nl2sql_trl.report_runs import Run, check_same_questions, load, together
+from nl2sql_trl.report_runs import Evaluated, check_same_questions, load, together
 from nl2sql_trl.report_sections import tables
 from nl2sql_trl.report_tables import Cell, Link, Table, about, readable, roles
 from nl2sql_trl.runs import write_text
 
-__all__ = ["Run", "load", "main", "markdown", "page", "write_report"]
+__all__ = ["Evaluated", "load", "main", "markdown", "page", "write_report"]
 
 _CELL = 200  # characters of a text in Markdown
 
 
-def markdown(runs: Sequence[Run]) -> str:
+def markdown(runs: Sequence[Evaluated]) -> str:
     """The report as Markdown. Raises ValueError if the runs are not of the same questions."""
     check_same_questions(runs)
     return _markdown(runs, tables(runs))
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[Evaluated]) -> str:
     """The report as one HTML page. Raises ValueError if the runs are not of the same questions."""
     check_same_questions(runs)
     return html(runs, tables(runs))
@@ -58,7 +58,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
     return "\n".join(map(markdown_table, found[:end]))
 
 
-def _run(folder: str | Path) -> Run:
+def _run(folder: str | Path) -> Evaluated:
     """The run of a folder, or of several with commas between them."""
     names = str(folder).split(",")
     if len(names) == 1 or Path(folder).is_dir():
@@ -70,7 +70,7 @@ def _run(folder: str | Path) -> Run:
     return together([load(name) for name in names])
 
 
-def _told_apart(runs: Sequence[Run]) -> list[Run]:
+def _told_apart(runs: Sequence[Evaluated]) -> list[Evaluated]:
     """The runs, with a number behind the names that several of them have."""
     names = [run.name for run in runs]
     return [
@@ -79,7 +79,7 @@ def _told_apart(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def _markdown(runs: Sequence[Run], found: Sequence[Table]) -> str:
+def _markdown(runs: Sequence[Evaluated], found: Sequence[Table]) -> str:
     named = [_escaped(run.name) for run in runs]
     title = named[0] if len(runs) == 1 else f"{named[-1]} against {named[0]}"
     lines = [f"# Evaluation of {title}", ""]

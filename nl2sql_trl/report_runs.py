@@ -49,7 +49,7 @@ _SCORES: dict[str, type] = dict.fromkeys(METRICS, bool)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Evaluated:
     """One evaluation: its report, and a row for each rollout (a question's samples together)."""
 
     name: str
@@ -68,7 +68,7 @@ class Run:
         return [self.rows[i : i + step] for i in range(0, len(self.rows), step)]
 
 
-def load(folder: str | Path) -> Run:
+def load(folder: str | Path) -> Evaluated:
     """Read an evaluation folder.
 
     Raises FileNotFoundError where a file is missing and ValueError where one is not whole or of
@@ -90,12 +90,12 @@ def load(folder: str | Path) -> Run:
         if lacking := _lacking(row, _ROW) or _lacking(row["scores"], _SCORES):
             fields = ", ".join(lacking)
             raise ValueError(f"{rows_file}, row {number} has no {fields}: evaluate again")
-    run = Run(report["name"], report, rows)
+    run = Evaluated(report["name"], report, rows)
     _check_samples(run, rows_file)
     return run
 
 
-def together(runs: Sequence[Run]) -> Run:
+def together(runs: Sequence[Evaluated]) -> Evaluated:
     """Seeds of one recipe as one run: a question's value is its mean over them.
 
     Raises ValueError if the runs are not of the same questions, or not of as many samples.
@@ -118,7 +118,7 @@ def together(runs: Sequence[Run]) -> Run:
     }
     name = f"{len(runs)} seeds of {first.name}"
     report = {k: v for k, v in first.report.items() if k != "more"} | found | {"name": name}
-    return Run(name, report, rows)
+    return Evaluated(name, report, rows)
 
 
 def _read_report(path: Path) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _lacking(found: object, fields: Mapping[str, type]) -> list[str]:
     return [n for n, kind in fields.items() if n not in found or not isinstance(found[n], kind)]
 
 
-def _check_samples(run: Run, path: Path) -> None:
+def _check_samples(run: Evaluated, path: Path) -> None:
     seen: set[str] = set()
     for samples in run.questions:
         keys = {row["key"] for row in samples}
@@ -152,7 +152,7 @@ def _check_samples(run: Run, path: Path) -> None:
         seen |= keys
 
 
-def check_same_questions(runs: Sequence[Run]) -> None:
+def check_same_questions(runs: Sequence[Evaluated]) -> None:
     """Raise ValueError, in one line that says what differs, if runs cannot be paired."""
     for run in runs[1:]:
         for what, one, two in (

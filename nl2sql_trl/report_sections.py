@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nl2sql_trl.report_runs import Run
+from nl2sql_trl.report_runs import Evaluated
 from nl2sql_trl.report_tables import (
     METRICS,
     NONE,
@@ -46,7 +46,7 @@ _GROUNDING = {
 _EXAMPLES = 5
 
 
-def tables(runs: Sequence[Run]) -> list[Table]:
+def tables(runs: Sequence[Evaluated]) -> list[Table]:
     """Every table of the report, the headline first. Runs must hold the same questions."""
     found = [
         *headline(runs),
@@ -64,7 +64,7 @@ def tables(runs: Sequence[Run]) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def _wilson(runs: Sequence[Run]) -> Table:
+def _wilson(runs: Sequence[Evaluated]) -> Table:
     """Only of runs with one sample a row: means over samples are no counts."""
     plain = [run for run in runs if run.samples == 1]
     columns = [(run.name, run.report["metrics"]["testsuite_exec"]) for run in plain]
@@ -80,7 +80,7 @@ def _wilson(runs: Sequence[Run]) -> Table:
     return Table("Wilson intervals", ("level", *(label for label, _ in columns)), tuple(rows), note)
 
 
-def _parse_coverage(runs: Sequence[Run]) -> Table:
+def _parse_coverage(runs: Sequence[Evaluated]) -> Table:
     several = len(runs) > 1
     variants = {
         "test-suite script": ("exact_match", "pred_parses"),
@@ -101,11 +101,11 @@ def _parse_coverage(runs: Sequence[Run]) -> Table:
     return Table("Exact match and parse coverage", head, tuple(rows), note)
 
 
-def _rejected(run: Run, parses: str) -> int:
+def _rejected(run: Evaluated, parses: str) -> int:
     return sum(not row["scores"][parses] for row in run.rows)
 
 
-def _profile(runs: Sequence[Run]) -> Table:
+def _profile(runs: Sequence[Evaluated]) -> Table:
     rows = []
     for name, label in _PROFILE.items():
         form = ".2f" if name in _NUMBERS else ".1%"
@@ -115,7 +115,7 @@ def _profile(runs: Sequence[Run]) -> Table:
     return Table("Behavioural profile", ("measure", *names(runs)), tuple(rows))
 
 
-def _failures(runs: Sequence[Run]) -> Table:
+def _failures(runs: Sequence[Evaluated]) -> Table:
     trees = [{f["cause"]: f for f in run.report["failures"]} for run in runs]
     wrong = [sum(f["count"] for f in tree.values()) for tree in trees]
     rows: list[tuple[Cell, ...]] = []
@@ -134,7 +134,7 @@ def _failures(runs: Sequence[Run]) -> Table:
     return Table("Why it fails", ("cause", *names(runs)), tuple(rows), note)
 
 
-def _detectors(runs: Sequence[Run]) -> Table:
+def _detectors(runs: Sequence[Evaluated]) -> Table:
     found = [run.report["detectors"] for run in runs]
     rows: list[tuple[Cell, ...]] = []
     for name in _union(found):
@@ -146,7 +146,7 @@ def _detectors(runs: Sequence[Run]) -> Table:
     return Table("Detectors", ("detector", *names(runs), f"examples{of}"), tuple(rows))
 
 
-def _grounding(runs: Sequence[Run]) -> Table:
+def _grounding(runs: Sequence[Evaluated]) -> Table:
     found = [run.report["grounding"] for run in runs]
     rows = [("wrong answers that ran", *(str(g["wrong_rows"]) for g in found))]
     for name, label in _GROUNDING.items():
@@ -159,7 +159,7 @@ def _grounding(runs: Sequence[Run]) -> Table:
     )
 
 
-def _databases(runs: Sequence[Run]) -> Table:
+def _databases(runs: Sequence[Evaluated]) -> Table:
     several = len(runs) > 1
     causes: dict[str, Counter[str]] = {}
     for row in runs[-1].rows:
@@ -186,7 +186,7 @@ def _databases(runs: Sequence[Run]) -> Table:
     return Table("By database", head, tuple(rows), note)
 
 
-def _moved(runs: Sequence[Run], database: str) -> list[Cell]:
+def _moved(runs: Sequence[Evaluated], database: str) -> list[Cell]:
     """How many questions of a database the last run gained on the first, and lost."""
     before, after = (values(run, "testsuite_exec") for run in (runs[0], runs[-1]))
     here = [samples[0]["db_id"] == database for samples in runs[-1].questions]
@@ -195,7 +195,7 @@ def _moved(runs: Sequence[Run], database: str) -> list[Cell]:
     return [Link(str(n), {"db": database, "verdict": v}) if n else "0" for v, n in counts.items()]
 
 
-def _samples(runs: Sequence[Run]) -> Table:
+def _samples(runs: Sequence[Evaluated]) -> Table:
     """What came of the runs' sampled passes, by the test suite."""
     more = [run.report.get("more") or {} for run in runs]
     passed = [found.get("pass_at_k", {}) for found in more]
@@ -215,7 +215,7 @@ def _samples(runs: Sequence[Run]) -> Table:
     return Table("More than one sample", ("measure", *names(runs)), tuple(rows), note)
 
 
-def _reasons(runs: Sequence[Run]) -> Table:
+def _reasons(runs: Sequence[Evaluated]) -> Table:
     found = [(run.report["reasons"], len(run.rows)) for run in runs]
     rows = [
         (_words(reason), *(count(f.get(reason, 0), total) for f, total in found))
@@ -225,7 +225,7 @@ def _reasons(runs: Sequence[Run]) -> Table:
     return Table("Training verdicts", ("verdict", *names(runs)), tuple(rows), note)
 
 
-def _settings(runs: Sequence[Run]) -> Table:
+def _settings(runs: Sequence[Evaluated]) -> Table:
     found = [run.report["settings"] for run in runs]
     rows = [(str(k), *(str(f.get(k, NONE)) for f in found)) for k in _union(found)]
     return Table("Settings", ("setting", *names(runs)), tuple(rows))
@@ -236,7 +236,7 @@ def _union(found: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for one in reversed(list(found)) for key in one))
 
 
-def _counts(runs: Sequence[Run], counts: Sequence[int], **where: str) -> list[Cell]:
+def _counts(runs: Sequence[Evaluated], counts: Sequence[int], **where: str) -> list[Cell]:
     """A count with its share for each run, standing for the rows that it counts."""
     cells: list[Cell] = []
     for at, (run, number) in enumerate(zip(runs, counts, strict=True)):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nl2sql_trl import results, stats
-from nl2sql_trl.report_runs import Run
+from nl2sql_trl.report_runs import Evaluated
 from nl2sql_trl.spider.hardness import LEVELS
 
 METRICS = {
@@ -54,18 +54,18 @@ class Table:
     note: str = ""
 
 
-def values(run: Run, metric: str) -> list[float]:
+def values(run: Evaluated, metric: str) -> list[float]:
     """One value a question: the share of its samples that are right by `metric`."""
     return results.shares(run.rows, metric, run.samples)
 
 
-def levels(run: Run) -> list[str]:
+def levels(run: Evaluated) -> list[str]:
     """The hardness levels that have rows, in order, and "all"."""
     found = run.report["metrics"]["testsuite_exec"]
     return [level for level in (*LEVELS, "all") if level in found]
 
 
-def about(run: Run) -> str:
+def about(run: Evaluated) -> str:
     """What was evaluated, in a line."""
     report = run.report
     clusters = report["metrics"]["testsuite_exec"]["all"]["clusters"]
@@ -92,14 +92,14 @@ def about(run: Run) -> str:
     return ", ".join(parts)
 
 
-def headline(runs: Sequence[Run]) -> list[Table]:
+def headline(runs: Sequence[Evaluated]) -> list[Table]:
     """The tables to quote: one run by hardness, or the change over several on the same rows."""
     if len(runs) == 1:
         return [_by_level(runs[0])]
     return [_change_by_level(runs), _change_by_metric(runs), _paired(runs)]
 
 
-def _by_level(run: Run) -> Table:
+def _by_level(run: Evaluated) -> Table:
     metrics = run.report["metrics"]
     rows = [
         (
@@ -113,7 +113,7 @@ def _by_level(run: Run) -> Table:
     return Table("Results", ("level", "rows", *METRICS.values()), tuple(rows), note)
 
 
-def _change_by_level(runs: Sequence[Run]) -> Table:
+def _change_by_level(runs: Sequence[Evaluated]) -> Table:
     rows = []
     for level in levels(runs[-1]):
         found = [run.report["metrics"]["testsuite_exec"][level] for run in runs]
@@ -126,7 +126,7 @@ def _change_by_level(runs: Sequence[Run]) -> Table:
     return Table("Results", ("level", "rows", *roles(runs), "change", "ratio"), tuple(rows), note)
 
 
-def _change_by_metric(runs: Sequence[Run]) -> Table:
+def _change_by_metric(runs: Sequence[Evaluated]) -> Table:
     rows = [
         (
             label,
@@ -138,7 +138,7 @@ def _change_by_metric(runs: Sequence[Run]) -> Table:
     return Table("", ("all rows", *roles(runs), "change", "ratio"), tuple(rows))
 
 
-def _change(base: Run, last: Run, metric: str, level: str) -> tuple[str, str]:
+def _change(base: Evaluated, last: Evaluated, metric: str, level: str) -> tuple[str, str]:
     firsts = [samples[0] for samples in base.questions]
     at = [i for i, row in enumerate(firsts) if level in ("all", row["hardness"])]
     old, new = (values(run, metric) for run in (base, last))
@@ -147,7 +147,7 @@ def _change(base: Run, last: Run, metric: str, level: str) -> tuple[str, str]:
     return signed(difference), f"{TIMES}{sum(after) / sum(before):.2f}" if any(before) else NONE
 
 
-def _paired(runs: Sequence[Run]) -> Table:
+def _paired(runs: Sequence[Evaluated]) -> Table:
     """The last run against the first and, if it is another, against the one before it."""
     last = runs[-1]
     befores = [runs[0]] if len(runs) == 2 else [runs[0], runs[-2]]
@@ -177,12 +177,12 @@ def _paired(runs: Sequence[Run]) -> Table:
 # The text of cells
 
 
-def names(runs: Sequence[Run]) -> list[str]:
+def names(runs: Sequence[Evaluated]) -> list[str]:
     """The heads of columns that show one run each."""
     return [run.name for run in runs] if len(runs) > 1 else ["this model"]
 
 
-def roles(runs: Sequence[Run]) -> list[str]:
+def roles(runs: Sequence[Evaluated]) -> list[str]:
     """The names of runs with the parts that they play in a comparison."""
     if len(runs) == 1:
         return [runs[0].name]

@@ -68,6 +68,8 @@ class TransformersPolicy:
         config, was_training = self.model.config, self.model.training
         before = config._attn_implementation
         self._queue: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._order: list[int] = []  # queued keys without a row, neighbours begin alike
+        self._sorted = True
         self._prefixes: dict[tuple[int, ...], Prefix] = {}
         self._table, self._stacks = Table(config.num_hidden_layers), Stacks()
         self.model.eval()
@@ -80,13 +82,16 @@ class TransformersPolicy:
         finally:
             config._attn_implementation = before
             self.model.train(was_training)
-            del self._queue, self._prefixes, self._table, self._stacks
+            del self._queue, self._order, self._prefixes, self._table, self._stacks
 
     def submit(self, key: int, ids: Sequence[int], max_tokens: int) -> None:
         """Queue a context; one that continues the key's earlier context keeps its cache."""
         if max_tokens < 1:
             raise ValueError(f"a turn needs at least one token, not {max_tokens}")
         self._queue[key] = (tuple(ids), max_tokens)
+        if all(row.key != key for row in self._table.rows):
+            self._order.append(key)
+            self._sorted = False
 
     def release(self, key: int) -> None:
         """Free the row's place in the table."""
@@ -133,8 +138,11 @@ class TransformersPolicy:
 
     def _group(self, room: int) -> list[int]:
         """Up to `room` queued keys; prefixes that are shared among them are put in place."""
-        order = sorted(self._queue, key=lambda k: self._queue[k][0])[: max(0, room)]
-        # Neighbours in sorted order share the longest beginnings.
+        if not self._sorted:
+            # From the back of it keys are taken; neighbours share the longest beginnings.
+            self._order.sort(key=lambda key: self._queue[key][0], reverse=True)
+            self._sorted = True
+        order = [self._order.pop() for _ in range(min(max(0, room), len(self._order)))]
         start = 0
         while start < len(order):
             first = self._queue[order[start]][0]

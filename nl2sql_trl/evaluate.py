@@ -10,7 +10,8 @@ Spider's format), trajectories.jsonl, samples.jsonl, report.json, report.md and 
 
 Test-suite accuracy runs on the files of `--suite`, else on the data folder's
 `test_suite_database`, or on the suite built for pocket; without any of these on the base database
-alone, and the report says so. `results.py` has what a report holds.
+alone, and the report says so. `results.py` has what a report holds. The same command goes on where
+one was stopped.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nl2sql_trl import results, runs, stats
+from nl2sql_trl.kept import Kept, weights_digest
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import Trajectory, Verdict
@@ -55,17 +57,28 @@ class Evaluation:
         ]
 
 
-def evaluate(task: Task, policy: Policy, samples: int = 1, progress: bool = True) -> Evaluation:
-    """Roll out every example of the task `samples` times and judge the answers."""
+def evaluate(
+    task: Task,
+    policy: Policy,
+    samples: int = 1,
+    progress: bool = True,
+    kept: Kept | None = None,
+) -> Evaluation:
+    """Roll out every example of the task `samples` times and judge the answers.
+
+    kept: where rollouts are kept as they end; those that are there already are not sampled again.
+    """
     from tqdm import tqdm
 
     prompts = [p for p in task.prompts.values() for _ in range(samples)]
     with tqdm(total=len(prompts), desc="rollouts", unit="row", disable=not progress) as bar:
 
-        def on_done(_key: int, _trajectory: Trajectory) -> None:
+        def on_done(row: int, trajectory: Trajectory) -> None:
             bar.update()
+            if kept:
+                kept.add(row, trajectory)
 
-        done = rollout(prompts, policy, task.rollout, on_done)
+        done = rollout(prompts, kept.over(policy) if kept else policy, task.rollout, on_done)
     return Evaluation(task, samples, tuple(done), tuple(task.verdict(t) for t in done))
 
 
@@ -266,18 +279,35 @@ def main(argv: Sequence[str] | None = None) -> int:
             rollout_config=config,
         )
 
-        def run(temperature: float, samples: int) -> Evaluation:
+        of = {
+            "weights": weights_digest(model),
+            "prompts": [p.ids for p in task.prompts.values()],
+            "limits": asdict(config),
+            "bf16": options.bf16,
+            "seed": options.seed,
+        }
+
+        def run(temperature: float, samples: int) -> tuple[Evaluation, Kept]:
             policy = model_policy(
                 model, codec, Sampling(temperature), seed=options.seed, autocast=options.bf16
             )
-            return evaluate(task, policy, samples)
+            name = "greedy" if samples == 1 else "sampled"
+            kept = Kept(
+                options.out / f"{name}.unfinished.jsonl",
+                of | {"temperature": temperature, "samples": samples},
+            )
+            if kept.samples:
+                print(f"{name}: {len(kept.samples):,} rollouts are there from before")
+            return evaluate(task, policy, samples, kept=kept), kept
 
         # What can be wrong with the databases or the folder is found before the long part.
         setup = results.setup_for(task, options.suite, progress=True)
         results.check(task, setup, options.suite)
-        greedy = run(0.0, 1)
-        sampled = run(options.temperature, options.samples) if options.samples > 1 else None
-        found, rows, more = measure(greedy, sampled, setup=setup, mode=options.mode, progress=True)
+        passes = [run(0.0, 1)]
+        if options.samples > 1:
+            passes.append(run(options.temperature, options.samples))
+        done = [evaluation for evaluation, _ in passes]
+        found, rows, more = measure(*done, setup=setup, mode=options.mode, progress=True)
         settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
         cost = {
             "seconds": round(time.monotonic() - started, 1),
@@ -287,6 +317,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         whole = {"name": options.model, "settings": settings, "cost": cost, **found}
         write(whole, rows, more, options.out)
+        for _, kept in passes:
+            kept.drop()
         print(printed(found, options.model))
         print(f"written to {options.out}: open {options.out / 'report.html'}")
     return 0

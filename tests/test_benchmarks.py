@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,10 +228,20 @@ def test_the_command_writes_a_report_with_its_tables(job: Job, tmp_path: Path) -
     assert (tmp_path / "growth.md").read_text().count("\n| 300 x") == 3
 
 
-def test_the_table_of_the_docs_is_made_of_the_committed_results() -> None:
-    page_text = summary.PAGE.read_text(encoding="utf-8")
-    start, end = summary.MARKS
-    assert page_text.partition(start)[2].partition(end)[0] == summary.summary(summary.RESULTS)
+@pytest.mark.parametrize(
+    ("page", "marks", "made"),
+    [
+        (summary.PAGE, summary.MARKS, summary.summary),
+        (summary.README, summary.README_MARKS, summary.headline),
+    ],
+    ids=["docs", "README"],
+)
+def test_the_speed_that_is_told_is_made_of_the_committed_results(
+    page: Path, marks: tuple[str, str], made: Callable[[Path], str]
+) -> None:
+    start, end = marks
+    told = page.read_text(encoding="utf-8").partition(start)[2].partition(end)[0]
+    assert told == made(summary.RESULTS)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.records import Sample, Trajectory
-from nl2sql_trl.runs import append_jsonl, read_jsonl
+from nl2sql_trl.runs import append_jsonl, read_jsonl, write_jsonl
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +47,8 @@ class Kept:
                 self.samples[line["row"]] = [
                     Sample(tuple(ids), tuple(logprobs)) for ids, logprobs in line["turns"]
                 ]
-        path.unlink(missing_ok=True)
-        append_jsonl(path, [head, *(_line(row, turns) for row, turns in self.samples.items())])
+        # Anew and whole: a line that was cut must not run into the next.
+        write_jsonl(path, [head, *(_line(row, turns) for row, turns in self.samples.items())])
 
     def add(self, row: int, trajectory: Trajectory) -> None:
         """Write down a trajectory that ended."""

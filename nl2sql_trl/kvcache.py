@@ -105,7 +105,7 @@ class Table:
 
     def reserve(self, tokens: int) -> None:
         """Have room for rows of `tokens` tokens, and not for more than twice as many."""
-        needed = max(tokens, *(row.cached for row in self.rows))
+        needed = max([tokens, *(row.cached for row in self.rows)])
         needed += -needed % _STEP
         if not needed <= self.length <= 2 * needed:
             self.length = needed

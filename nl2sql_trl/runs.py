@@ -71,6 +71,12 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         file.write(text)
 
 
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """One line an object, written whole."""
+    # In ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file. A cut last line (the process was killed) is left out."""
     if not path.is_file():
@@ -100,12 +106,8 @@ def read_settings(evaluation: Path) -> dict[str, Any]:
 
 def drop_after(path: Path, step: int) -> None:
     """Forget lines of later steps than `step`: a resumed run writes them again."""
-    rows = read_jsonl(path)
-    kept = [row for row in rows if row.get("step", 0) <= step]
     if path.is_file():
-        # In ASCII: a row may hold half a surrogate pair, which UTF-8 cannot.
-        lines = [json.dumps(row) + "\n" for row in kept]
-        write_text(path, "".join(lines))
+        write_jsonl(path, [row for row in read_jsonl(path) if row.get("step", 0) <= step])
 
 
 def manifest(seed: int, data: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, Any]:

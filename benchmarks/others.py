@@ -16,7 +16,7 @@ from benchmarks.forced import ForcedEngine, ForcedGenerate
 from benchmarks.grpo import Steps, loaded, result
 from benchmarks.jobs import Job
 from benchmarks.meter import Meter
-from nl2sql_trl.evaluate import evaluate
+from nl2sql_trl.evaluation import evaluate
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.sampling import Sampling
 from nl2sql_trl.sft import demonstrations, to_rows

@@ -3,7 +3,7 @@
     accuracy_chart({"warm start": report, "GRPO": report})      # a matplotlib figure
     hardness_chart({"warm start": report, "GRPO": report})
 
-A report is what `evaluate.measure` returns or report.json holds. Curves over training are in
+A report is what `evaluation.measure` returns or report.json holds. Curves over training are in
 `curves.py`; this module computes no metric and reads no file.
 """
 
@@ -24,9 +24,10 @@ _METRICS = {
     "exact_match": "exact match",
     "legacy_exec": "legacy\nexecution",
 }
-# Okabe and Ito's palette again, a colour a run and a colour a cause.
+# A colour a run of Okabe and Ito's palette, and a colour a cause of Tol's muted one: no colour
+# means both.
 _RUNS = (GREY, BLUE, ORANGE, GREEN, PINK)
-_CAUSES = ("#999999", "#CC79A7", "#E69F00", "#F0E442", "#D55E00", "#000000", "#0072B2", "#56B4E9")
+_CAUSES = ("#DDDDDD", "#CC6677", "#332288", "#DDCC77", "#117733", "#88CCEE", "#882255", "#44AA99")
 
 
 def accuracy_chart(reports: Mapping[str, dict[str, Any]], title: str = "") -> Figure:

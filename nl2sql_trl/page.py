@@ -30,6 +30,7 @@ from nl2sql_trl.report_tables import (
     levels,
     readable,
     roles,
+    unlike,
 )
 
 # What the rows show of a rollout; the question, its gold and its database stand once a row.
@@ -77,12 +78,18 @@ def html(runs: Sequence[Evaluated], found: Sequence[Table]) -> str:
     if len(runs) > 1:
         title += f" against {runs[0].name}"
     style, script = _asset("page.css"), _asset("page.js")
+    difference = unlike(runs)
     titles = [table.title for table in found if table.title]
     return _PAGE.format(
         title=_safe(title),
         about="\n".join(
-            f"<p><b>{_safe(role)}</b>, {_safe(about(run))}.</p>"
-            for role, run in zip(roles(runs), runs, strict=True)
+            [
+                *(
+                    f"<p><b>{_safe(role)}</b>, {_safe(about(run))}.</p>"
+                    for role, run in zip(roles(runs), runs, strict=True)
+                ),
+                *([f"<p>{_safe(difference)}</p>"] if difference else []),
+            ]
         ),
         links=" ".join(f'<a href="#{_anchor(t)}">{_safe(t)}</a>' for t in (*titles, "Rows")),
         sections=_sections(runs, found),

@@ -114,7 +114,7 @@ _TITLES = {
 
 def printed(found: dict[str, Any]) -> str:
     """The report for people: the counts and the first rows of each list."""
-    lines = [f"{found['data']} (SQLite {found['sqlite']})"]
+    lines = [f"{found['data']} (SQLite {found['sqlite']}); rows are counted from 0"]
     for split, part in found["splits"].items():
         lines += ["", f"{split}: {part['kept']:,} of {part['rows']:,} golds run"]
         lines += [

@@ -23,7 +23,7 @@ from pathlib import Path
 from nl2sql_trl.page import html
 from nl2sql_trl.report_runs import Evaluated, check_same_questions, load, together
 from nl2sql_trl.report_sections import tables
-from nl2sql_trl.report_tables import Cell, Link, Table, about, readable, roles
+from nl2sql_trl.report_tables import Cell, Link, Table, about, readable, roles, unlike
 from nl2sql_trl.runs import write_text
 
 __all__ = ["Evaluated", "load", "main", "markdown", "page", "write_report"]
@@ -55,7 +55,8 @@ def write_report(folders: Sequence[str | Path], out: str | Path) -> str:
     write_text(Path(out) / "report.html", html(runs, found))
     # The headline: the first title and what goes on below it.
     end = next((at for at, table in enumerate(found) if at and table.title), len(found))
-    return "\n".join(map(markdown_table, found[:end]))
+    headline = "\n".join(map(markdown_table, found[:end]))
+    return "\n\n".join(filter(None, (unlike(runs), headline)))
 
 
 def _run(folder: str | Path) -> Evaluated:
@@ -87,6 +88,8 @@ def _markdown(runs: Sequence[Evaluated], found: Sequence[Table]) -> str:
         f"- Evaluated {_escaped(role)}: {about(run)}."
         for role, run in zip(roles(runs), runs, strict=True)
     ]
+    if difference := unlike(runs):
+        lines.append(f"- {_escaped(difference)}")
     for table in found:
         lines += ["", *([f"## {table.title}", ""] if table.title else [])]
         lines += [table.note, ""] if table.note else []

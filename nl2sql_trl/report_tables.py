@@ -25,6 +25,14 @@ METRICS = {
     "legacy_exec": "legacy execution",
     "execution_accuracy": "execution accuracy (training reward)",
 }
+# Settings of `evaluate` that decide what a rollout can do.
+_LIMITS = {
+    "budget": "tokens",
+    "max_turns": "turns",
+    "truncation": "truncation",
+    "tool_chars": "characters of a tool response",
+    "bf16": "bf16",
+}
 NONE, TIMES = "-", "\u00d7"
 # Controls but tab and line feed, marks of direction and other unseen ones, halves of pairs.
 _UNSEEN = re.compile(
@@ -90,6 +98,18 @@ def about(run: Evaluated) -> str:
     if report["set_aside"]:
         parts.append(f"{report['set_aside']} rows set aside because their gold cannot be used")
     return ", ".join(parts)
+
+
+def unlike(runs: Sequence[Evaluated]) -> str:
+    """What the rollouts of the runs were not given alike, in a sentence; empty if there is none."""
+    found = []
+    for name, words in _LIMITS.items():
+        values = [run.report["settings"].get(name) for run in runs]
+        if any(value != values[0] for value in values):
+            found.append(f"{words} ({', '.join(map(str, values))})")
+    if not found:
+        return ""
+    return f"Not evaluated alike: {'; '.join(found)}. A change may come from that."
 
 
 def headline(runs: Sequence[Evaluated]) -> list[Table]:

@@ -66,7 +66,7 @@ def learn(steps: int, seed: int = 0) -> tuple[float, float, float]:
     from transformers import set_seed
 
     from nl2sql_trl.engine import TransformersPolicy
-    from nl2sql_trl.evaluate import evaluate
+    from nl2sql_trl.evaluation import evaluate
     from nl2sql_trl.sampling import Sampling
 
     set_seed(seed)
@@ -119,7 +119,7 @@ def small_demo(out: Path, steps: int, samples: int = 4, seed: int = 0) -> None:
 def _evaluate(model: Any, task: Task, codec: Codec, out: Path, samples: int, seed: int) -> None:
     """Greedy and, for several samples, sampled: what `evaluate` writes."""
     from nl2sql_trl.engine import TransformersPolicy
-    from nl2sql_trl.evaluate import evaluate, measure, write
+    from nl2sql_trl.evaluation import evaluate, measure, write
     from nl2sql_trl.sampling import Sampling
 
     greedy, *sampled = (

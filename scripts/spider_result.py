@@ -18,7 +18,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from nl2sql_trl.spider.hardness import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
-SAMPLES = 8
+SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
 BASE, WARM = "base", "sft"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
@@ -73,19 +73,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def evaluate(folder: Path, data: str) -> None:
-    """Greedy and sampled evaluation of each stage on all of dev; what is there is kept."""
+    """Greedy evaluation of each stage on all of dev, and a sampled one on some questions.
+
+    What is there is kept, and what was stopped goes on.
+    """
     for stage, (_, turns) in STAGES.items():
         model = "smollm2-135m" if stage == BASE else str(folder / stage / "model")
-        out = folder / "evaluation" / stage
-        if (out / "report.json").is_file() or (stage != BASE and not Path(model).is_dir()):
+        if stage != BASE and not Path(model).is_dir():
             continue
-        command = [sys.executable, "-m", "nl2sql_trl.evaluate", "--model", model, "--data", data]
-        command += ["--out", str(out), "--bf16", "--budget", "256", "--max_turns", str(turns)]
+        passes: dict[str, list[str]] = {stage: []}
         # The base model writes no SQL and rambles up to the budget: greedy says it all.
         if stage != BASE:
-            command += ["--samples", str(SAMPLES), "--temperature", "1"]
-        print("$", " ".join(command), flush=True)
-        subprocess.run(command, check=True, env=os.environ | KEEP_MEMORY)
+            passes[_sampled(stage)] = ["--rows", str(SAMPLED_ROWS), "--samples", str(SAMPLES)]
+            passes[_sampled(stage)] += ["--temperature", "1"]
+        for name, more in passes.items():
+            out = folder / "evaluation" / name
+            if (out / "report.json").is_file():
+                continue
+            command = [sys.executable, "-m", "nl2sql_trl.evaluate", "--model", model]
+            command += ["--data", data, "--out", str(out), "--bf16", "--budget", "256"]
+            command += ["--max_turns", str(turns), *more]
+            print("$", " ".join(command), flush=True)
+            subprocess.run(command, check=True, env=os.environ | KEEP_MEMORY)
+
+
+def _sampled(stage: str) -> str:
+    return f"{stage}_sampled"
 
 
 def collect(folder: Path, out: Path) -> None:
@@ -95,11 +108,15 @@ def collect(folder: Path, out: Path) -> None:
         if not (source / "report.json").is_file():
             continue
         report = json.loads((source / "report.json").read_text(encoding="utf-8"))
+        drawn = folder / "evaluation" / _sampled(stage)
+        sampled = []
+        if (drawn / "report.json").is_file():
+            sampled = runs.read_jsonl(drawn / "samples.jsonl")
+            found = json.loads((drawn / "report.json").read_text(encoding="utf-8"))
+            report |= {"more": found["more"], "sampled_cost": found["cost"]}
         runs.write_json(target / "report.json", report | {"name": name})
         runs.write_text(target / "predictions.sql", (source / "predictions.sql").read_text("utf-8"))
-        greedy, sampled = (
-            runs.read_jsonl(source / n) for n in ("trajectories.jsonl", "samples.jsonl")
-        )
+        greedy = runs.read_jsonl(source / "trajectories.jsonl")
         _write_csv(target / "rows.csv", _lines(greedy, sampled))
         for file in ("manifest.json", "metrics.jsonl", "config.yaml"):
             if (folder / stage / file).is_file():
@@ -112,11 +129,16 @@ def collect(folder: Path, out: Path) -> None:
 
 
 def _lines(greedy: list[dict[str, Any]], sampled: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line a question: verdicts of the greedy answer, and of each sample by the test suite."""
-    samples = len(sampled) // len(greedy)
+    """A line a question: verdicts of the greedy answer, and of each sample by the test suite.
+
+    `samples` and `voted` are empty for a question that was not sampled.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in sampled:
+        groups.setdefault(row["key"], []).append(row)
     found = []
-    for n, row in enumerate(greedy):
-        more = sampled[n * samples : (n + 1) * samples]
+    for row in greedy:
+        more = groups.get(row["key"], [])
         calls = sum(len(turn.get("calls", ())) for turn in row["turns"])
         found.append(
             {name: row[name] for name in ("key", "db_id", "hardness")}
@@ -125,10 +147,14 @@ def _lines(greedy: list[dict[str, Any]], sampled: list[dict[str, Any]]) -> list[
             | {"calls": calls, "cause": (row["failure"] or {"cause": ""})["cause"]}
             | {
                 "samples": "".join(str(int(results.value(r, "testsuite_exec"))) for r in more),
-                "voted": sum(int(results.value(r, "testsuite_exec")) for r in more if r["picked"]),
+                "voted": _voted(more) if more else "",
             }
         )
     return found
+
+
+def _voted(samples: list[dict[str, Any]]) -> int:
+    return sum(int(results.value(row, "testsuite_exec")) for row in samples if row["picked"])
 
 
 def _write_csv(path: Path, lines: list[dict[str, Any]]) -> None:
@@ -146,29 +172,26 @@ class Stage:
     name: str
     columns: dict[str, list[str]]
 
-    @property
-    def databases(self) -> list[str]:
-        """Each question's database."""
-        return self.columns["db_id"]
+    def values(self, column: str, level: str = "all") -> dict[str, float]:
+        """A column as numbers by question, of those that have it; of `samples` the share right."""
+        columns = (self.columns[name] for name in ("key", "hardness", column))
+        return {
+            key: cell.count("1") / len(cell) if column == "samples" else float(cell)
+            for key, hardness, cell in zip(*columns, strict=True)
+            if cell and level in ("all", hardness)
+        }
 
-    @property
-    def sampled(self) -> bool:
-        """Whether there is a sampled pass beside the greedy one."""
-        return any(self.columns["samples"])
-
-    def values(self, column: str) -> list[float]:
-        """A column as numbers; of `samples` the share that is right."""
-        if column == "samples":
-            return [found.count("1") / len(found) for found in self.columns[column]]
-        return [float(v) for v in self.columns[column]]
+    def databases(self, keys: Iterable[str]) -> list[str]:
+        """The databases of these questions."""
+        of = dict(zip(self.columns["key"], self.columns["db_id"], strict=True))
+        return [of[key] for key in keys]
 
     def estimate(self, column: str, level: str = "all") -> str:
         """Mean with its interval, clustered by database."""
-        if column in ("samples", "voted") and not self.sampled:
+        values = self.values(column, level)
+        if not values:
             return "not sampled"
-        values = self.values(column)
-        chosen = [n for n, h in enumerate(self.columns["hardness"]) if level in ("all", h)]
-        return str(stats.mean([values[n] for n in chosen], [self.databases[n] for n in chosen]))
+        return str(stats.mean(list(values.values()), self.databases(values)))
 
 
 def read(out: Path) -> dict[str, Stage]:
@@ -187,7 +210,8 @@ def tables(out: Path) -> str:
     """README's block, from the files of `out` alone."""
     stages = read(out)
     found = list(stages.values())
-    one = found[0]
+    one, keys = found[0], found[0].columns["key"]
+    sampled = max(len(s.values("samples")) for s in found)
     columns = {
         "testsuite_exec": "test suite",
         "exact_match": "exact match",
@@ -197,8 +221,9 @@ def tables(out: Path) -> str:
     }
     changes = [_change(stages[a], stages[b]) for a, b in CHANGES.items() if {a, b} <= set(stages)]
     parts = [
-        f"{len(one.databases)} dev questions on {len(set(one.databases))} databases; greedy, but "
-        "for the last two columns. Shares right with 95% intervals clustered by database:",
+        f"{len(keys)} dev questions on {len(set(one.databases(keys)))} databases, greedy; the last "
+        f"two columns are of {sampled} of them, drawn by seed 0. "
+        "Shares right with 95% intervals clustered by database:",
         _table(
             ["model", *columns.values()],
             [[s.name, *(s.estimate(column) for column in columns)] for s in found],
@@ -232,25 +257,27 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 def _change(after: Stage, before: Stage) -> list[str]:
     cells = []
     for column in ("testsuite_exec", "samples", "voted"):
-        if column != "testsuite_exec" and not (after.sampled and before.sampled):
+        old, new = before.values(column), after.values(column)
+        both = [key for key in old if key in new]
+        if not both:
             cells.append("not sampled")
             continue
         found = stats.paired_difference(
-            before.values(column), after.values(column), before.databases
+            [old[key] for key in both], [new[key] for key in both], after.databases(both)
         )
         cells.append(f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]")
-    old, new = (sum(s.values("testsuite_exec")) for s in (before, after))
-    return [after.name, before.name, *cells, f"{new / old:.2f}" if old else "-"]
+    first, last = (sum(s.values("testsuite_exec").values()) for s in (before, after))
+    return [after.name, before.name, *cells, f"{last / first:.2f}" if first else "-"]
 
 
 def _profile(stage: Stage) -> list[str]:
-    rows = len(stage.databases)
-    shares = [f"{sum(stage.values(name)) / rows:.1%}" for name in _FLAGS]
+    rows = len(stage.columns["key"])
+    shares = [f"{sum(stage.values(name).values()) / rows:.1%}" for name in _FLAGS]
     right, suite = stage.values("execution_accuracy"), stage.values("testsuite_exec")
-    accidents = sum(a > b for a, b in zip(right, suite, strict=True))
-    of = f" of {int(sum(right))}" if sum(right) else ""
-    share = f" ({accidents / sum(right):.1%})" if sum(right) else ""
-    return [*shares, f"{sum(stage.values('calls')) / rows:.2f}", f"{accidents}{of}{share}"]
+    accidents, all_right = sum(right[key] > suite[key] for key in right), sum(right.values())
+    share = f" of {all_right:.0f} ({accidents / all_right:.1%})" if all_right else ""
+    calls = sum(stage.values("calls").values()) / rows
+    return [*shares, f"{calls:.2f}", f"{accidents}{share}"]
 
 
 def _causes(stages: list[Stage]) -> list[list[str]]:
@@ -272,9 +299,12 @@ def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:
             peak = max(m["memory/peak_bytes"] for m in metrics)
             rows.append(_cost(found.name, str(metrics[-1]["step"]), hours, peak, manifest))
     for stage, found in stages.items():
-        cost = json.loads((out / stage / "report.json").read_text(encoding="utf-8"))["cost"]
-        hours, peak = cost["seconds"] / 3600, cost["peak_bytes"]
-        rows.append(_cost(f"evaluation of {found.name}", "", hours, peak, cost))
+        report = json.loads((out / stage / "report.json").read_text(encoding="utf-8"))
+        for name, what in (("cost", "evaluation"), ("sampled_cost", "sampling")):
+            cost = report.get(name)
+            if cost:
+                hours, peak = cost["seconds"] / 3600, cost["peak_bytes"]
+                rows.append(_cost(f"{what} of {found.name}", "", hours, peak, cost))
     return rows
 
 

@@ -11,7 +11,7 @@ import pytest
 from fakes import write_spider_folder
 
 from nl2sql_trl import analysis
-from nl2sql_trl.evaluate import evaluate, measure, printed, write
+from nl2sql_trl.evaluation import evaluate, measure, printed, write
 from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.results import Row, judged_rows, report, self_consistent, setup_for

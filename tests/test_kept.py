@@ -13,7 +13,7 @@ import torch
 from fakes import random_model, write_spider_folder
 
 from nl2sql_trl import evaluate as command
-from nl2sql_trl.evaluate import evaluate
+from nl2sql_trl.evaluation import evaluate
 from nl2sql_trl.kept import Kept, weights_digest
 from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy
 from nl2sql_trl.prompts import Codec

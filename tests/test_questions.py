@@ -13,7 +13,7 @@ import pytest
 
 from nl2sql_trl import questions
 from nl2sql_trl.data import DataError, load
-from nl2sql_trl.evaluate import evaluate, measure
+from nl2sql_trl.evaluation import evaluate, measure
 from nl2sql_trl.gold import data_manifest, hash_file
 from nl2sql_trl.launch import start_run
 from nl2sql_trl.policy import ByteTokenizer, ScriptedPolicy

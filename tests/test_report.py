@@ -236,6 +236,20 @@ def test_a_comparison_in_which_nothing_changed_says_so(base: Path) -> None:
     assert found["base against base"] == ["+0.000 [+0.000, +0.000]", "0", "0", "1"]
 
 
+def test_runs_with_other_limits_are_told_apart_wherever_they_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = {"budget": 192, "max_turns": 3, "bf16": True}
+    one = write_evaluation(tmp_path / "one", rollouts(BASE), settings=limits)
+    two = write_evaluation(tmp_path / "two", rollouts(TRAINED), settings=limits | {"budget": 256})
+    said = "Not evaluated alike: tokens (192, 256). A change may come from that."
+    assert main([str(one), str(two)]) == 0
+    assert said in capsys.readouterr().out
+    assert f"- {said}" in (two / "report.md").read_text(encoding="utf-8")
+    assert f"<p>{said}</p>" in (two / "report.html").read_text(encoding="utf-8")
+    assert "Not evaluated alike" not in markdown([load(one), load(one)])
+
+
 # Several samples a row
 
 

@@ -31,14 +31,16 @@ def folder(tmp_path: Path) -> Path:
         )
         (out / "predictions.sql").write_text("SELECT 1\n" * 8, encoding="utf-8")
         if stage != "base":
-            # Each question's first sample is as the greedy answer, the second is right; the vote
-            # takes the second.
+            # The first six questions are sampled twice: the first sample is as the greedy answer,
+            # the second is right, and the vote takes it.
             rows = [
                 rollout(at, right, picked=picked)
-                for at, verdict in enumerate(verdicts)
+                for at, verdict in enumerate(verdicts[:6])
                 for right, picked in ((verdict == "1", False), (True, True))
             ]
-            runs.append_jsonl(out / "samples.jsonl", rows)
+            drawn = tmp_path / "runs" / "evaluation" / f"{stage}_sampled"
+            runs.append_jsonl(drawn / "samples.jsonl", rows)
+            runs.write_json(drawn / "report.json", {"more": {}, "cost": COST})
             metrics = [
                 {"step": n + 1, "loss": 0.1, "reward": 0.2, "seconds/steps": 1800.0,
                  "memory/peak_bytes": 2**30 * (n + 1)}
@@ -75,7 +77,12 @@ def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     lines = {line.split(" | ")[0].lstrip("| "): line for line in block.splitlines()}
     assert f"| GRPO, seed 0 | {stats.mean(grpo, databases)} |" in block
     # Half of the samples repeat the greedy verdict, the others are right, and so is the vote.
-    assert f"| {stats.mean([(1 + v) / 2 for v in grpo], databases)} | 1.000 " in block
+    assert f"| {stats.mean([(1 + v) / 2 for v in grpo[:6]], databases[:6])} | 1.000 " in block
+    halves = ([v / 2 for v in values[:6]] for values in (warm, grpo))
+    sampled = stats.paired_difference(*halves, databases[:6])
+    assert f"| {sampled.mean:+.3f} [{sampled.low:+.3f}, {sampled.high:+.3f}] |" in block
+    assert "the last two columns are of 6 of them" in block
+    assert "| sampling of warm start |  | 0.50 | 2.0 GiB | 2 x a processor |" in block
     change = stats.paired_difference(warm, grpo, databases)
     assert f"| {change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}] |" in block
     assert "| 2.00 |" in block  # four right where two were
@@ -100,7 +107,7 @@ def test_a_cause_with_commas_is_read_back_whole(tmp_path: Path) -> None:
     spider_result._write_csv(tmp_path / "base" / "rows.csv", spider_result._lines(rows, []))
     found = spider_result.read(tmp_path)["base"]
     assert found.columns["cause"] == ["ran a query, saw rows, still wrong"]
-    assert found.columns["voted"] == ["0"]
+    assert found.columns["voted"] == [""]  # not sampled
 
 
 def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
@@ -135,10 +142,11 @@ def test_a_committed_report_has_the_means_of_its_rows(stage: Path) -> None:
     rows = spider_result.read(COMMITTED)[stage.name]
     for metric, levels in report["metrics"].items():
         assert levels["all"]["mean"] == pytest.approx(
-            sum(rows.values(metric)) / len(rows.databases)
+            sum(rows.values(metric).values()) / levels["all"]["rows"]
         ), metric
     if "more" in report:
         for name, column in (("mean", "samples"), ("self_consistency", "voted")):
             found = report["more"][name]
             mean = found["testsuite_exec"]["mean"] if name == "mean" else found["mean"]
-            assert mean == pytest.approx(sum(rows.values(column)) / len(rows.databases))
+            values = rows.values(column).values()
+            assert mean == pytest.approx(sum(values) / len(values))

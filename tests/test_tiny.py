@@ -93,7 +93,7 @@ def test_sampled_on_its_task_it_is_right_sometimes_and_not_always(
     task: Task, codec: Codec, model: Any
 ) -> None:
     from nl2sql_trl.engine import TransformersPolicy
-    from nl2sql_trl.evaluate import evaluate
+    from nl2sql_trl.evaluation import evaluate
     from nl2sql_trl.sampling import Sampling
 
     policy = TransformersPolicy(model, codec, Sampling(temperature=1.0), seed=0)

@@ -78,8 +78,8 @@ def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     assert f"| GRPO, seed 0 | {stats.mean(grpo, databases)} |" in block
     # Half of the samples repeat the greedy verdict, the others are right, and so is the vote.
     assert f"| {stats.mean([(1 + v) / 2 for v in grpo[:6]], databases[:6])} | 1.000 " in block
-    halves = ([v / 2 for v in values[:6]] for values in (warm, grpo))
-    sampled = stats.paired_difference(*halves, databases[:6])
+    before, after = ([v / 2 for v in values[:6]] for values in (warm, grpo))
+    sampled = stats.paired_difference(before, after, databases[:6])
     assert f"| {sampled.mean:+.3f} [{sampled.low:+.3f}, {sampled.high:+.3f}] |" in block
     assert "the last two columns are of 6 of them" in block
     assert "| sampling of warm start |  | 0.50 | 2.0 GiB | 2 x a processor |" in block

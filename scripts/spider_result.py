@@ -206,11 +206,11 @@ def read(out: Path) -> dict[str, Stage]:
     return found
 
 
-def tables(out: Path) -> str:
-    """README's block, from the files of `out` alone."""
+def headline(out: Path) -> str:
+    """README's block, from the files of `out` alone: accuracies, and what training added."""
     stages = read(out)
     found = list(stages.values())
-    one, keys = found[0], found[0].columns["key"]
+    keys = found[0].columns["key"]
     sampled = max(len(s.values("samples")) for s in found)
     columns = {
         "testsuite_exec": "test suite",
@@ -221,20 +221,30 @@ def tables(out: Path) -> str:
     }
     changes = [_change(stages[a], stages[b]) for a, b in CHANGES.items() if {a, b} <= set(stages)]
     parts = [
-        f"{len(keys)} dev questions on {len(set(one.databases(keys)))} databases, greedy; the last "
-        f"two columns are of {sampled} of them, drawn by seed 0. "
+        f"{len(keys)} dev questions on {len(set(found[0].databases(keys)))} databases, greedy; the "
+        f"last two columns are of {sampled} of them, drawn by seed 0. "
         "Shares right with 95% intervals clustered by database:",
         _table(
             ["model", *columns.values()],
             [[s.name, *(s.estimate(column) for column in columns)] for s in found],
         ),
+        "What each training added to the test suite's verdict, paired by question:",
+        _table(["training", "over", "greedy", *list(columns.values())[-2:], "factor"], changes),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def tables(out: Path) -> str:
+    """All tables, from the files of `out` alone: README's, and what stands behind them."""
+    stages = read(out)
+    found = list(stages.values())
+    parts = [
+        headline(out).rstrip(),
         "Test suite by hardness, greedy:",
         _table(
             ["model", *LEVELS],
             [[s.name, *(s.estimate("testsuite_exec", level) for level in LEVELS)] for s in found],
         ),
-        "What each training added, paired by question:",
-        _table(["training", "over", "greedy", *list(columns.values())[-2:], "factor"], changes),
         "How it answers, and what passes by accident: right on the one database that the reward "
         "looks at, wrong on its test suite.",
         _table(
@@ -314,7 +324,7 @@ def _cost(name: str, steps: str, hours: float, peak: int, machine: dict[str, Any
 
 
 def write(out: Path) -> str:
-    """Write the tables and pictures of `out`, and README's block; returns the tables."""
+    """Write tables.md and pictures into `out`, and README's block; returns the tables."""
     from nl2sql_trl.charts import accuracy_chart
     from nl2sql_trl.display import reward_curve
 
@@ -329,7 +339,7 @@ def write(out: Path) -> str:
     trained = {"GRPO": [out / s for s in SEEDS if (out / s / "metrics.jsonl").is_file()]}
     if trained["GRPO"]:
         reward_curve(trained, title="Spider").savefig(out / "reward_curve.png", dpi=110)
-    runs.write_between(README, MARKS, block)
+    runs.write_between(README, MARKS, headline(out))
     return block
 
 

@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The block that `table` writes, into a README of its own."""
+    """All tables, after `table` wrote a README of its own."""
     readme = folder / "README.md"
     readme.write_text(f"before\n{''.join(spider_result.MARKS)}after\n", encoding="utf-8")
     monkeypatch.setattr(spider_result, "README", readme)
@@ -66,9 +66,11 @@ def block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_readme_gets_the_block_between_its_marks_and_once(block: str, folder: Path) -> None:
     readme = folder / "README.md"
     start, end = spider_result.MARKS
-    assert readme.read_text(encoding="utf-8") == f"before\n{start}{block}{end}after\n"
+    head = spider_result.headline(folder / "out")
+    assert block.startswith(head)
+    assert readme.read_text(encoding="utf-8") == f"before\n{start}{head}{end}after\n"
     spider_result.write(folder / "out")
-    assert readme.read_text(encoding="utf-8") == f"before\n{start}{block}{end}after\n"
+    assert readme.read_text(encoding="utf-8") == f"before\n{start}{head}{end}after\n"
 
 
 def test_the_tables_hold_what_the_rows_give(block: str) -> None:
@@ -133,7 +135,9 @@ def committed() -> list[Any]:
 def test_every_number_of_readmes_spider_tables_comes_from_the_committed_files() -> None:
     start, end = spider_result.MARKS
     found = (ROOT / "README.md").read_text(encoding="utf-8").partition(start)[2].partition(end)[0]
-    assert found == spider_result.tables(COMMITTED)
+    assert found == spider_result.headline(COMMITTED)
+    tables = (COMMITTED / "tables.md").read_text(encoding="utf-8")
+    assert tables == spider_result.tables(COMMITTED)
 
 
 @pytest.mark.parametrize("stage", committed(), ids=lambda path: str(path.name))

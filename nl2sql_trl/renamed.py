@@ -38,8 +38,8 @@ from nl2sql_trl.records import Example
 from nl2sql_trl.runs import write_jsonl
 
 AS_IT_IS = 0.25  # of the copies keep their names: real schemas are read too
-LONG = 2_500  # characters of CREATE TABLE statements from which on tables are left out
-_KEPT = 0.5  # of the tables that no question needs, where a schema is long
+LONG = 1_600  # characters of CREATE TABLE statements from which on tables are left out
+_KEPT = 0.3  # of the tables that no question needs, where a schema is long
 
 # Words that mean something in SQL or in a column's type are no names to be changed.
 KEYWORDS = frozenset(

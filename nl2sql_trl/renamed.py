@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl.data import DataError, load
-from nl2sql_trl.database import GOLD_LIMITS, DatabaseError, execute
+from nl2sql_trl.database import GOLD_LIMITS, DatabaseError, connect, execute
 from nl2sql_trl.goldtext import tokens
 from nl2sql_trl.records import Example
 from nl2sql_trl.runs import write_jsonl
@@ -125,7 +125,7 @@ def chosen(tables: Tables, golds: Sequence[str], rng: random.Random) -> list[str
     rng.shuffle(names)
     if sum(map(len, tables.sql.values())) <= LONG:
         return names
-    said = {token.text.strip('"`[]').lower() for gold in golds for token in tokens(gold)}
+    said = {word for gold in golds for word in words(gold)}
     kept: set[str] = set()
     todo = [n for n in names if n.lower() in said or rng.random() < _KEPT]
     while todo:
@@ -134,6 +134,18 @@ def chosen(tables: Tables, golds: Sequence[str], rng: random.Random) -> list[str
             kept.add(name)
             todo += tables.refers[name]
     return [name for name in names if name in kept]
+
+
+def words(sql: str) -> set[str]:
+    """What could be a name in a statement, in lower case."""
+    return {token.text.strip('"`[]').lower() for token in tokens(sql)}
+
+
+def by_tables(examples: Sequence[Example]) -> list[Example]:
+    """Questions on one database, those that need the same tables side by side."""
+    with contextlib.closing(connect(examples[0].db_path)) as connection:
+        names = {name.lower() for name in read_tables(connection).sql}
+    return sorted(examples, key=lambda example: sorted(words(example.gold) & names))
 
 
 def as_written(tables: Tables) -> dict[str, str]:
@@ -253,8 +265,9 @@ def renamed(
     counts: Counter[str] = Counter()
     with tqdm(total=len(examples), desc="copies", unit="row", disable=not progress) as bar:
         for source, group in sorted(by_database.items()):
+            ordered = by_tables(group)
             for at in range(0, len(group), size):
-                part = group[at : at + size]
+                part = ordered[at : at + size]
                 target = out / "databases" / f"{group[0].db_id}_{at // size}.sqlite"
                 golds = [example.gold for example in part]
                 try:

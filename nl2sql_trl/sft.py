@@ -86,7 +86,7 @@ def mistake(example: Example, rng: random.Random, tries: int = 8) -> str | None:
     One name is misspelt, or stands where another name of the schema belongs.
     """
     names = _names(ddl(example.db_path))
-    places = [m for m in _WORD.finditer(example.gold) if m[0].lower() not in _KEYWORDS]
+    places = [m for m in _WORD.finditer(example.gold) if m[0].lower() not in KEYWORDS]
     for _ in range(tries if places and names else 0):
         place = rng.choice(places)
         misspelt = rng.choice([f"{place[0]}s", f"{place[0]}_name", place[0][:-1]])
@@ -98,7 +98,7 @@ def mistake(example: Example, rng: random.Random, tries: int = 8) -> str | None:
 
 
 _WORD = re.compile(r"[A-Za-z_]\w{2,}")
-_KEYWORDS = frozenset(
+KEYWORDS = frozenset(
     """select from where and or not in as on join group by having order asc desc limit distinct
     union intersect except between like count sum avg min max null is
     create table primary key foreign references constraint unique default check cascade
@@ -108,7 +108,7 @@ _KEYWORDS = frozenset(
 
 
 def _names(schema: str) -> list[str]:
-    return sorted({word for word in _WORD.findall(schema) if word.lower() not in _KEYWORDS})
+    return sorted({word for word in _WORD.findall(schema) if word.lower() not in KEYWORDS})
 
 
 def to_rows(trajectories: list[Trajectory], task: Task) -> Dataset:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from nl2sql_trl.goldtext import tokens
@@ -38,7 +38,7 @@ _SHORT = {
         "company": "company firm", "order": "order ord", "reference": "reference ref",
     }.items()
 }  # fmt: skip
-_STYLES = {
+_STYLES: dict[str, Callable[[list[str]], str]] = {
     "snake": lambda words: "_".join(words).lower(),
     "Snake": lambda words: "_".join(word.capitalize() for word in words),
     "UPPER": lambda words: "_".join(words).upper(),

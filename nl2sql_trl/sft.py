@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from nl2sql_trl.database import ddl, execute
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
-from nl2sql_trl.records import Example, ModelTurn, Trajectory
+from nl2sql_trl.records import ModelTurn, Trajectory
 from nl2sql_trl.rewards import Comparison
 from nl2sql_trl.rollout import RolloutConfig, rollout
 from nl2sql_trl.task import Task, make_task
@@ -69,10 +69,16 @@ def demonstrations(task: Task, codec: Codec, retry_share: float, seed: int) -> l
     Where the task has one turn there is no call.
     """
     rng = random.Random(seed)
+    golds: dict[Path, list[str]] = {}
+    for example in task.examples.values():
+        golds.setdefault(example.db_path, []).append(example.gold)
     scripts = []
     for example in task.examples.values():
         turns = [call_text(example.gold), answer_text(example.gold)]
-        if rng.random() < retry_share and (query := mistake(example, rng)):
+        # Half of the mistakes are near another question's query: where the mended call is always
+        # the failed one but for a name, a model learns to repeat what failed.
+        near = rng.choice([example.gold, rng.choice(golds[example.db_path])])
+        if rng.random() < retry_share and (query := mistake(example.db_path, near, rng)):
             turns.insert(0, call_text(query))
         if task.rollout.max_turns == 1:
             turns = turns[-1:]
@@ -80,19 +86,19 @@ def demonstrations(task: Task, codec: Codec, retry_share: float, seed: int) -> l
     return rollout(list(task.prompts.values()), ScriptedPolicy(scripts, codec), task.rollout)
 
 
-def mistake(example: Example, rng: random.Random, tries: int = 8) -> str | None:
-    """A query near the gold that SQLite refuses, as a model might write it; None if none is found.
+def mistake(database: Path, gold: str, rng: random.Random, tries: int = 8) -> str | None:
+    """A query near a gold that SQLite refuses, as a model might write it; None if none is found.
 
     One name is misspelt, or stands where another name of the schema belongs.
     """
-    names = _names(ddl(example.db_path))
-    places = [m for m in _WORD.finditer(example.gold) if m[0].lower() not in KEYWORDS]
+    names = _names(ddl(database))
+    places = [m for m in _WORD.finditer(gold) if m[0].lower() not in KEYWORDS]
     for _ in range(tries if places and names else 0):
         place = rng.choice(places)
         misspelt = rng.choice([f"{place[0]}s", f"{place[0]}_name", place[0][:-1]])
         wrong = rng.choice([misspelt, rng.choice(names)])
-        query = example.gold[: place.start()] + wrong + example.gold[place.end() :]
-        if execute(example.db_path, query).outcome == "error":
+        query = gold[: place.start()] + wrong + gold[place.end() :]
+        if execute(database, query).outcome == "error":
             return query
     return None
 

@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -471,7 +470,7 @@ def test_a_mistake_is_a_query_that_sqlite_refuses(demos: tuple[Task, list[Trajec
 
     for seed in range(5):
         for example in demos[0].examples.values():
-            query = mistake(example, random.Random(seed))
+            query = mistake(example.db_path, example.gold, random.Random(seed))
             assert query is not None
             assert execute(example.db_path, query).outcome == "error"
 
@@ -480,8 +479,21 @@ def test_no_mistake_is_made_up_where_none_can_be(demos: tuple[Task, list[Traject
     import random
 
     example = next(iter(demos[0].examples.values()))
-    without_names = replace(example, gold="SELECT count(*)")
-    assert mistake(without_names, random.Random(0)) is None
+    assert mistake(example.db_path, "SELECT count(*)", random.Random(0)) is None
+
+
+def test_some_mistakes_are_near_the_query_and_some_are_not(
+    demos: tuple[Task, list[Trajectory]], codec: Codec
+) -> None:
+    from difflib import SequenceMatcher
+
+    likeness = []
+    for seed in range(6):
+        for t in demonstrations(demos[0], codec, 1.0, seed):
+            failed, mended = (call.query or "" for call in t.calls)
+            likeness.append(SequenceMatcher(None, failed, mended).ratio())
+    near = sum(ratio > 0.85 for ratio in likeness)
+    assert len(likeness) / 4 < near < len(likeness) * 0.9
 
 
 def sft_trainer(rows: Any, tmp_path: Path, codec: Codec, **changes: Any) -> SqlSFTTrainer:

@@ -89,13 +89,13 @@ def summary(folder: Path) -> str:
 def headline(folder: Path) -> str:
     """README's few lines on speed: what recipes run in, bf16 autocast."""
     rows = [
-        [WHAT[line.part], f"{line.ratio:.1f}", "{:.1f} for {:.1f}".format(*line.memory)]
+        [WHAT[line.part], f"{line.ratio:.1f}", "{:.1f} against {:.1f}".format(*line.memory)]
         for line in lines(folder)[0]
         if line.precision == "autocast"
     ]
     parts = [table(["", "times as fast", "peak memory, GiB"], rows)]
     if turns := _vllm(folder):
-        shown = " and ".join(f"{a:.1f} s for {b:.1f} in {name}" for name, (a, b) in turns.items())
+        shown = " and ".join(f"{a:.1f} s against {b:.1f} in {name}" for name, (a, b) in turns.items())
         parts.append(f"Beside vLLM's CPU build, 32 rollouts with bf16 weights take {shown}.")
     return "\n\n".join(parts) + "\n"
 

@@ -5,8 +5,8 @@
     python -m nl2sql_trl.evaluate --model MODEL --samples 8 --temperature 1 --out OUT
 
 Greedy by default. With `--samples` a second pass is sampled, for the mean of the samples, pass@k
-and self-consistency beside greedy. Writes predictions.sql (one line a row, in the split's order;
-Spider's format), trajectories.jsonl, samples.jsonl, report.json, report.md and report.html.
+and self-consistency beside greedy. Writes predictions.sql (one line a row, Spider's format),
+trajectories.jsonl, samples.jsonl, report.json, report.md and report.html.
 
 Test-suite accuracy runs on the files of `--suite`, else on the data folder's
 `test_suite_database`, or on the suite built for pocket; without any of these on the base database
@@ -183,6 +183,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "peak_bytes": runs.peak_memory(),
             "cpu": runs.cpu(),
             "cpus": os.cpu_count(),
+            # Rollouts of an earlier sitting, whose time and memory are not counted.
+            "from_before": sum(len(kept.samples) for _, kept in passes),
         }
         whole = {"name": options.model, "settings": settings, "cost": cost, **found}
         write(whole, rows, more, options.out)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl import results, runs, stats
+from nl2sql_trl.goldtext import one_line
 from nl2sql_trl.kept import Kept
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.records import Trajectory, Verdict
@@ -102,7 +103,7 @@ def write(found: dict[str, Any], rows: list[Row], sampled: list[Row], out: Path)
     (out / "report.json").unlink(missing_ok=True)
     firsts = rows[:: found["samples"]]
     # Spider's format: a tab would end the query and an empty line the session.
-    lines = [" ".join((row["answer"] or "").split()) or "SELECT" for row in firsts]
+    lines = [one_line(row["answer"] or "") or "SELECT" for row in firsts]
     runs.write_text(out / "predictions.sql", "".join(line + "\n" for line in lines))
     for name, kept in (("trajectories.jsonl", rows), ("samples.jsonl", sampled)):
         path = out / name

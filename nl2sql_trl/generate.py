@@ -7,6 +7,7 @@ longest row ends. It stands in where the shared-prefix attention does not hold.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class GeneratePolicy:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """Eval mode and a seeded generator of its own; the global one is put back afterwards.
+        """Eval mode; the global random generator, which `step` seeds, is put back afterwards.
 
         The model's own generation config is set aside: a penalty or a cut in it would sample from
         another distribution than `sampling` says.
@@ -61,7 +62,6 @@ class GeneratePolicy:
         devices = [device] if device.type == "cuda" else []
         try:
             with torch.no_grad(), cast, torch.random.fork_rng(devices=devices):
-                torch.manual_seed(self.seed)
                 yield
         finally:
             self.model.train(was_training)
@@ -75,10 +75,16 @@ class GeneratePolicy:
         """Nothing is kept between turns."""
 
     def step(self) -> list[tuple[int, Sample]]:
-        """Generate for one batch of queued contexts; each row is cut at its own limit."""
+        """Generate for one batch of queued contexts; each row is cut at its own limit.
+
+        Draws are seeded by what is in the batch: an evaluation that goes on with some of its rows
+        must not draw for them what it drew for others.
+        """
         import torch
 
         batch, self._queue = self._queue[: self.batch], self._queue[self.batch :]
+        what = repr((self.seed, [(key, len(ids)) for key, ids, _ in batch]))
+        torch.manual_seed(int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], "big"))
         width = max(len(ids) for _, ids, _ in batch)
         pad = self.codec.tokenizer.pad_token_id
         rows = [[pad] * (width - len(ids)) + list(ids) for _, ids, _ in batch]

@@ -62,6 +62,20 @@ def tokens(query: str) -> list[Token]:
     return found
 
 
+def one_line(query: str) -> str:
+    """The query without comments and line breaks: what stands between two tokens is one space.
+
+    Line breaks and tabs inside a string or a quoted name, which a line cannot hold, are spaces.
+    """
+    parts: list[str] = []
+    end = 0
+    for token in tokens(query):
+        gap = " " if parts and token.start > end else ""
+        parts.append(gap + re.sub(r"[\t\n\r\f\v]", " ", query[token.start : token.end]))
+        end = token.end
+    return "".join(parts)
+
+
 def joins_without_on(query: str) -> int:
     """How many JOINs have no ON or USING before the next JOIN or clause.
 

@@ -4,14 +4,15 @@
 
 A small model that trains on a hundred databases learns their names by heart, and on a new one it
 writes names that are not there. Here every few questions get a copy of their database in which
-tables and columns are called otherwise, in another order, and of a long schema some tables that
-the questions do not need are gone. What a name stands for can still be read from it
-(`singer_name`, `SingerName`, `tbl_sngr`), and the gold queries are rewritten with it.
+tables and columns are called otherwise, and of a long schema some tables that the questions do not
+need are gone. What a name stands for can still be read from it (`singer_name`, `SingerName`,
+`tbl_sngr`), and the gold queries are rewritten with it. A quarter of the copies keep their names,
+which their golds then write as the schema does.
 
 Each copy is checked by execution: a gold must return there what it returns on the original; a
 question whose gold does not stays on the original, as do all of a database that cannot be copied.
-OUT/questions.jsonl, a questions file that `--data` takes everywhere, holds them as its train rows
-and the `holdout` rows, as they are, as its dev rows.
+OUT/questions.jsonl, a questions file that `--data` takes everywhere, holds them as its train rows;
+its dev rows are `holdout`'s as they are, or with `--split train` dev's.
 
 Nothing is renamed in questions or in values, and no query is made that was not there.
 """
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from nl2sql_trl.data import DataError, load
-from nl2sql_trl.database import GOLD_LIMITS, DatabaseError, connect, execute
+from nl2sql_trl.database import GOLD_LIMITS, DatabaseError, connect, execute, unreadable
 from nl2sql_trl.records import Example
 from nl2sql_trl.renaming import Tables, as_written, mentioned, new_names, rewritten
 from nl2sql_trl.runs import write_jsonl
@@ -85,8 +86,12 @@ def chosen(tables: Tables, golds: Sequence[str], rng: random.Random) -> list[str
 
 def by_tables(examples: Sequence[Example]) -> list[Example]:
     """Questions on one database, those that need the same tables side by side."""
-    with contextlib.closing(connect(examples[0].db_path)) as connection:
-        names = {name.lower() for name in read_tables(connection).sql}
+    path = examples[0].db_path
+    with contextlib.closing(connect(path)) as connection:
+        try:
+            names = {name.lower() for name in read_tables(connection).sql}
+        except sqlite3.Error as error:
+            raise unreadable(path, error) from error
     return sorted(examples, key=lambda example: sorted(mentioned(example.gold) & names))
 
 
@@ -189,12 +194,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.size < 1:
             raise DataError(f"--size must be at least 1, not {options.size}")
+        file = options.out / "questions.jsonl"
+        if file.resolve() == Path(options.data).resolve():
+            raise DataError(f"--out {options.out} would write over {options.data}: give another")
         examples = load(options.data, options.split)
         held = load(options.data, "holdout" if options.split == "fit" else "dev")
         options.out.mkdir(parents=True, exist_ok=True)
         rows, counts = renamed(examples, options.out, size=options.size, seed=options.seed)
         rows += [row(e, e.gold, e.db_path, options.out, "dev") for e in held]
-        write_jsonl(options.out / "questions.jsonl", rows)
+        write_jsonl(file, rows)
     except (DataError, DatabaseError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -203,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(
         f"{counts['on copies']:,} rows on {counts['copies']:,} copies, {counts['on originals']:,} "
-        f"on their originals, {len(held):,} dev rows: {options.out / 'questions.jsonl'}"
+        f"on their originals, {len(held):,} dev rows: {file}"
     )
     return 0
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from nl2sql_trl.goldtext import tokens
+from nl2sql_trl.goldtext import Token, tokens
 from nl2sql_trl.sft import KEYWORDS as SQL_KEYWORDS
 
 # Words that mean something in SQL or in a column's type are no names to be changed.
@@ -107,7 +107,7 @@ def _changed(name: str, around: tuple[str, str], rng: random.Random) -> list[str
         words[at] = _abbreviated(words[at])
     before, after = around
     if after == "s":
-        words[-1] = words[-1].removesuffix("s") if words[-1].endswith("s") else f"{words[-1]}s"
+        words[-1] = words[-1][:-1] if re.fullmatch(r".+s", words[-1]) else f"{words[-1]}s"
         after = ""
     return [word for word in (before, *words, after) if word]
 
@@ -118,14 +118,19 @@ def _abbreviated(word: str) -> str:
 
 
 def rewritten(sql: str, names: Mapping[str, str], *, schema: bool = False) -> str:
-    """A statement with other names; strings stay, and so do functions but in a `schema`."""
+    """A statement with other names; strings stay, and so do functions but in a `schema`.
+
+    What is in double quotes is taken for a string where it is compared with something: SQLite
+    takes it for a name if there is one, golds nearly never do.
+    """
     parts, end = [], 0
     found = tokens(sql)
     for n, token in enumerate(found):
         text = sql[token.start : token.end]
         called = n + 1 < len(found) and found[n + 1].text == "("
         if token.kind == "quoted" and len(text) > 1:
-            new = names.get(text[1:-1].lower())
+            value = not schema and text[0] == '"' and _is_compared(found, n)
+            new = None if value else names.get(text[1:-1].lower())
             new = None if new is None else text[0] + new + text[-1]
         elif token.kind == "word" and (schema or not called):
             new = names.get(text.lower())
@@ -134,3 +139,11 @@ def rewritten(sql: str, names: Mapping[str, str], *, schema: bool = False) -> st
         parts += [sql[end : token.start], text if new is None else new]
         end = token.end
     return "".join(parts) + sql[end:]
+
+
+def _is_compared(found: list[Token], at: int) -> bool:
+    """Whether a token stands after a comparison, or first in a list after IN."""
+    before = [token.text for token in found[max(0, at - 2) : at]]
+    return bool(before) and (
+        before[-1] in ("=", "<", ">", "LIKE", "BETWEEN") or before == ["IN", "("]
+    )

@@ -16,6 +16,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -67,7 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error("evaluate needs --data DIR")
         evaluate(options.runs, options.data)
     else:
-        collect(options.runs, options.out)
+        try:
+            collect(options.runs, options.out)
+        except FileNotFoundError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         print(write(options.out))
     return 0
 
@@ -88,7 +93,7 @@ def evaluate(folder: Path, data: str) -> None:
             passes[_sampled(stage)] += ["--temperature", "1"]
         for name, more in passes.items():
             out = folder / "evaluation" / name
-            if (out / "report.json").is_file():
+            if _is_newer(out / "report.json", Path(model)):
                 continue
             command = [sys.executable, "-m", "nl2sql_trl.evaluate", "--model", model]
             command += ["--data", data, "--out", str(out), "--bf16", "--budget", "256"]
@@ -97,15 +102,30 @@ def evaluate(folder: Path, data: str) -> None:
             subprocess.run(command, check=True, env=os.environ | KEEP_MEMORY)
 
 
+def _is_newer(report: Path, model: Path) -> bool:
+    """Whether there is a report, and the model was not trained again after it."""
+    if not report.is_file():
+        return False
+    files = model.iterdir() if model.is_dir() else ()
+    return all(file.stat().st_mtime <= report.stat().st_mtime for file in files)
+
+
 def _sampled(stage: str) -> str:
     return f"{stage}_sampled"
 
 
 def collect(folder: Path, out: Path) -> None:
-    """Copy what is small of each evaluated stage into `out`."""
+    """Copy what is small of each evaluated stage into `out`, in place of what is there.
+
+    Raises FileNotFoundError if none was evaluated.
+    """
+    evaluated = [s for s in STAGES if (folder / "evaluation" / s / "report.json").is_file()]
+    if not evaluated:
+        raise FileNotFoundError(f"no evaluation in {folder / 'evaluation'}: evaluate first")
     for stage, (name, _) in STAGES.items():
         source, target = folder / "evaluation" / stage, out / stage
-        if not (source / "report.json").is_file():
+        shutil.rmtree(target, ignore_errors=True)  # of another run, maybe
+        if stage not in evaluated:
             continue
         report = json.loads((source / "report.json").read_text(encoding="utf-8"))
         drawn = folder / "evaluation" / _sampled(stage)
@@ -122,8 +142,8 @@ def collect(folder: Path, out: Path) -> None:
             if (folder / stage / file).is_file():
                 text = (folder / stage / file).read_text(encoding="utf-8")
                 runs.write_text(target / file, text.replace(f"{ROOT}/", ""))
-    stages = [folder / "evaluation" / s for s in (BASE, WARM) if (out / s).is_dir()]
-    seeds = [str(folder / "evaluation" / s) for s in SEEDS if (out / s).is_dir()]
+    stages = [folder / "evaluation" / s for s in (BASE, WARM) if s in evaluated]
+    seeds = [str(folder / "evaluation" / s) for s in SEEDS if s in evaluated]
     write_report([*stages, ",".join(seeds)] if seeds else stages, folder)
     runs.write_text(out / "report.md", (folder / "report.md").read_text(encoding="utf-8"))
 
@@ -320,7 +340,9 @@ def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:
 
 def _cost(name: str, steps: str, hours: float, peak: int, machine: dict[str, Any]) -> list[str]:
     processor = f"{machine['cpus']} x {machine['cpu']}"
-    return [name, steps, f"{hours:.2f}", f"{peak / 2**30:.1f} GiB", processor]
+    # Of an evaluation that was stopped once, only the last sitting is counted.
+    more = "> " if machine.get("from_before") else ""
+    return [name, steps, f"{more}{hours:.2f}", f"{peak / 2**30:.1f} GiB", processor]
 
 
 def write(out: Path) -> str:

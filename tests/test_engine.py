@@ -564,6 +564,16 @@ def test_generate_leaves_the_global_generator_and_the_mode_alone() -> None:
     assert first == run(GeneratePolicy(model, codec(), Sampling(), seed=1), {0: (text(9, 1), 8)})
 
 
+def test_rows_of_a_session_that_goes_on_do_not_repeat_the_draws_of_an_earlier_one() -> None:
+    model, prompt = random_model("qwen2"), text(9, 1)
+    first, later = (
+        run(GeneratePolicy(model, codec(), Sampling(), seed=1), {k: (prompt, 12) for k in keys})
+        for keys in (range(4), range(4, 8))
+    )
+    drawn = [samples[0].ids for found in (first, later) for samples in found.values()]
+    assert len(set(drawn)) == len(drawn)
+
+
 def test_generate_serves_an_architecture_that_the_engine_does_not_know() -> None:
     model = random_model("mistral").eval()
     policy = GeneratePolicy(model, codec(), GREEDY)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nl2sql_trl.goldtext import joins_without_on, limit_cut, quoted_literals
+from nl2sql_trl.goldtext import joins_without_on, limit_cut, one_line, quoted_literals
 from nl2sql_trl.prepare import main
 
 
@@ -170,6 +170,22 @@ def test_what_a_final_limit_cuts(scores: Path, query: str, cut: str) -> None:
 )
 def test_joins_without_on_are_counted(query: str, count: int) -> None:
     assert joins_without_on(query) == count
+
+
+@pytest.mark.parametrize(
+    ("query", "line"),
+    [
+        ("SELECT a -- the name\nFROM t -- end", "SELECT a FROM t"),
+        ("/* first */ SELECT\n\ta,\n\tb FROM t\n", "SELECT a, b FROM t"),
+        ("SELECT count(*)FROM t WHERE a='New  York'", "SELECT count(*)FROM t WHERE a='New  York'"),
+        ("SELECT 'a\n-- b' FROM t", "SELECT 'a -- b' FROM t"),
+        ("SELECT a/**/FROM t", "SELECT a FROM t"),
+        ("SELECT 'never closed\nFROM", "SELECT 'never closed FROM"),
+        ("\n-- nothing\n", ""),
+    ],
+)
+def test_a_query_on_one_line_is_still_that_query(query: str, line: str) -> None:
+    assert one_line(query) == line
 
 
 @pytest.mark.parametrize(

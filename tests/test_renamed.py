@@ -61,6 +61,8 @@ def placed(rows: list[dict[str, str]], out: Path) -> list[tuple[Path, str]]:
         ("SELECT count(*), count FROM singer", "SELECT count(*), cnt FROM tbl_sngr"),
         ("SELECT names FROM singers -- name", "SELECT names FROM singers -- name"),
         ("SELECT 'it''s name', name", "SELECT 'it''s name', nm"),
+        ('SELECT "name" FROM t WHERE x = "name"', 'SELECT "nm" FROM t WHERE x = "name"'),
+        ('SELECT x LIKE "age" OR x IN ("name")', 'SELECT x LIKE "age" OR x IN ("name")'),
     ],
 )
 def test_names_are_replaced_and_nothing_else_is(query: str, after: str) -> None:
@@ -99,6 +101,16 @@ def test_columns_of_one_name_keep_one_name_and_no_two_names_are_alike(tmp_path: 
         assert set(names) == {"singer", "concert", "singer_id", "name", "age", "id"}
         assert len({n.lower() for n in names.values()}) == len(names)
         assert not {n.lower() for n in names.values()} & KEYWORDS
+
+
+def test_the_shortest_names_get_others_too(tmp_path: Path) -> None:
+    script = "CREATE TABLE S (s INT, a INT, _ INT); CREATE TABLE ss (id INT);"
+    (given,) = examples(tmp_path, script, ["SELECT 1"])
+    tables = read_tables(sqlite3.connect(given.db_path))
+    for seed in range(400):
+        names = new_names(tables, random.Random(seed))
+        assert set(names) == {"s", "a", "_", "ss", "id"}
+        assert all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in names.values())
 
 
 def test_a_copy_that_keeps_its_names_has_golds_that_write_them_as_the_schema_does(
@@ -189,6 +201,30 @@ def test_the_command_writes_a_questions_file_that_is_the_same_for_the_same_seed(
     assert sorted(e.question for e in train) == sorted(e.question for e in dev)
     assert {e.db_path.resolve().parents[1] for e in dev} == {(spider_folder / "database").resolve()}
     assert all(json.loads(line)["split"] in ("train", "dev") for line in texts[0].splitlines())
+
+
+def test_the_questions_that_are_read_are_not_written_over(
+    spider_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["--data", str(spider_folder), "--split", "train", "--out", str(out)]) == 0
+    file = out / "questions.jsonl"
+    before = file.read_bytes()
+    assert main(["--data", str(file), "--split", "train", "--out", str(out)]) == 2
+    assert "would write over" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_a_damaged_database_is_one_line(
+    spider_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = spider_folder / "database" / "music" / "music.sqlite"
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xee" * (len(content) - 100))
+    arguments = ["--data", str(spider_folder), "--split", "train", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 2
+    (line,) = [n for n in capsys.readouterr().err.splitlines() if n.startswith("error")]
+    assert "music.sqlite" in line
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,44 @@ def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     assert lines["no answer"] == "| no answer | 2 | 1 | 1 | 0 |"
     assert "| warm start | 4 | 2.00 | 4.0 GiB | 2 x a processor |" in block
     assert "| evaluation of base |  | 0.50 | 2.0 GiB | 2 x a processor |" in block
+
+
+def test_without_an_evaluation_nothing_is_written_over(
+    block: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / "out" / "tables.md").read_bytes()
+    arguments = ["table", "--runs", str(folder / "nosuch"), "--out", str(folder / "out")]
+    assert spider_result.main(arguments) == 2
+    assert "evaluate first" in capsys.readouterr().err
+    assert (folder / "out" / "tables.md").read_bytes() == before
+
+
+def test_a_stage_that_is_no_more_leaves_the_tables(block: str, folder: Path) -> None:
+    assert "GRPO, seed 1" in block
+    shutil.rmtree(folder / "runs" / "evaluation" / "grpo_1")
+    arguments = ["table", "--runs", str(folder / "runs"), "--out", str(folder / "out")]
+    assert spider_result.main(arguments) == 0
+    assert "GRPO, seed 1" not in (folder / "out" / "tables.md").read_text(encoding="utf-8")
+
+
+def test_a_model_that_was_trained_again_is_evaluated_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        spider_result.subprocess,
+        "run",
+        lambda command, **_: asked.append(command[command.index("--out") + 1]),
+    )
+    for stage in ("sft", "grpo_0", "grpo_1"):
+        model = folder / "runs" / stage / "model" / "model.safetensors"
+        model.parent.mkdir()
+        model.touch()
+        later = model.stat().st_mtime + (100 if stage == "grpo_0" else -100)
+        os.utime(model, (later, later))
+        os.utime(folder / "runs" / "evaluation" / stage / "report.json")
+    spider_result.evaluate(folder / "runs", "data")
+    assert [Path(out).name for out in asked] == ["grpo_0", "grpo_0_sampled"]
 
 
 def test_right_on_one_database_and_wrong_on_its_suite_is_an_accident() -> None:

@@ -125,13 +125,20 @@ def test_sharded_weights_train_as_whole_ones_do_on_unequal_turns(
         for name in LOGGED:
             assert "seconds" in name or a[name] == pytest.approx(b[name], rel=1e-3, abs=1e-4), name
     assert (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").is_file()
-    weights, sharded = (
-        load_file(run / "model" / "model.safetensors") for run in (out, tmp_path / "run")
+    start, weights, sharded = (
+        load_file(folder / "model.safetensors")
+        for folder in (ranks_model, out / "model", tmp_path / "run" / "model")
     )
     assert weights.keys() == sharded.keys()
+    # Adam makes a step of a whole learning rate out of a gradient that is a rounding error, so a
+    # single value may end elsewhere: what is compared is the whole way that the weights went.
+    apart = moved = 0.0
     for name, weight in weights.items():
         assert weight.shape == sharded[name].shape
-        assert (weight - sharded[name]).abs().max() < 1e-3
+        apart += float((weight - sharded[name]).square().sum())
+        moved += float((weight - start[name]).square().sum())
+    assert moved > 0
+    assert (apart / moved) ** 0.5 < 0.01, (apart, moved)
 
 
 @pytest.mark.slow

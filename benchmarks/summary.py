@@ -95,7 +95,7 @@ def headline(folder: Path) -> str:
     ]
     parts = [table(["", "times as fast", "peak memory, GiB"], rows)]
     if turns := _vllm(folder):
-        shown = " and ".join(f"{a:.1f} s against {b:.1f} in {name}" for name, (a, b) in turns.items())
+        shown = " and ".join(f"{a:.1f} s against {b:.1f} in {n}" for n, (a, b) in turns.items())
         parts.append(f"Beside vLLM's CPU build, 32 rollouts with bf16 weights take {shown}.")
     return "\n\n".join(parts) + "\n"
 

@@ -567,7 +567,7 @@ def test_generate_leaves_the_global_generator_and_the_mode_alone() -> None:
 def test_rows_of_a_session_that_goes_on_do_not_repeat_the_draws_of_an_earlier_one() -> None:
     model, prompt = random_model("qwen2"), text(9, 1)
     first, later = (
-        run(GeneratePolicy(model, codec(), Sampling(), seed=1), {k: (prompt, 12) for k in keys})
+        run(GeneratePolicy(model, codec(), Sampling(), seed=1), dict.fromkeys(keys, (prompt, 12)))
         for keys in (range(4), range(4, 8))
     )
     drawn = [samples[0].ids for found in (first, later) for samples in found.values()]

@@ -35,6 +35,7 @@ from nl2sql_trl.database import GOLD_LIMITS, DatabaseError, connect, execute, un
 from nl2sql_trl.records import Example
 from nl2sql_trl.renaming import Tables, as_written, mentioned, new_names, rewritten
 from nl2sql_trl.runs import write_jsonl
+from nl2sql_trl.suite.shape import quoted
 
 AS_IT_IS = 0.25  # of the copies keep their names: real schemas are read too
 LONG = 1_600  # characters of CREATE TABLE statements from which on tables are left out
@@ -42,8 +43,19 @@ LARGEST = 50_000_000  # bytes of a database that is copied
 _KEPT = 0.3  # of the tables that no question needs, where a schema is long
 
 
-def read_tables(connection: sqlite3.Connection) -> Tables:
-    """The user tables of an open database; names are as their statements write them."""
+def read_tables(path: Path) -> Tables:
+    """The user tables of a database; names are as their statements write them.
+
+    Raises DatabaseError if the file cannot be read as a database.
+    """
+    with contextlib.closing(connect(path)) as connection:
+        try:
+            return _read_tables(connection)
+        except sqlite3.Error as error:
+            raise unreadable(path, error) from error
+
+
+def _read_tables(connection: sqlite3.Connection) -> Tables:
     rows = connection.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql IS NOT NULL "
         "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
@@ -51,12 +63,12 @@ def read_tables(connection: sqlite3.Connection) -> Tables:
     sql = dict(rows)
     known = {name.lower(): name for name in sql}
     columns = {
-        n: [r[1] for r in connection.execute(f"PRAGMA table_info({_quoted(n)})")] for n in sql
+        n: [r[1] for r in connection.execute(f"PRAGMA table_info({quoted(n)})")] for n in sql
     }
     refers = {
         n: {
             known[r[2].lower()]
-            for r in connection.execute(f"PRAGMA foreign_key_list({_quoted(n)})")
+            for r in connection.execute(f"PRAGMA foreign_key_list({quoted(n)})")
             if r[2].lower() in known
         }
         for n in sql
@@ -84,24 +96,19 @@ def chosen(tables: Tables, golds: Sequence[str], rng: random.Random) -> list[str
     return [name for name in names if name in kept]
 
 
-def by_tables(examples: Sequence[Example]) -> list[Example]:
+def by_tables(examples: Sequence[Example], tables: Tables) -> list[Example]:
     """Questions on one database, those that need the same tables side by side."""
-    path = examples[0].db_path
-    with contextlib.closing(connect(path)) as connection:
-        try:
-            names = {name.lower() for name in read_tables(connection).sql}
-        except sqlite3.Error as error:
-            raise unreadable(path, error) from error
+    names = {name.lower() for name in tables.sql}
     return sorted(examples, key=lambda example: sorted(mentioned(example.gold) & names))
 
 
-def copy(source: Path, target: Path, golds: Sequence[str], rng: random.Random) -> dict[str, str]:
-    """Write a copy of a database to `target`; returns its new names.
+def copy(
+    source: Path, tables: Tables, target: Path, golds: Sequence[str], rng: random.Random
+) -> dict[str, str]:
+    """Write a copy of a database with these tables to `target`; returns its new names.
 
     Raises sqlite3.Error if it cannot be copied so.
     """
-    with contextlib.closing(connect(source)) as old:
-        tables = read_tables(old)
     names = as_written(tables) if rng.random() < AS_IT_IS else new_names(tables, rng)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
@@ -109,15 +116,11 @@ def copy(source: Path, target: Path, golds: Sequence[str], rng: random.Random) -
         new.execute("ATTACH ? AS old", (f"{source.resolve().as_uri()}?mode=ro",))
         for name in chosen(tables, golds, rng):
             new.execute(rewritten(tables.sql[name], names, schema=True))
-            there = _quoted(names.get(name.lower(), name))
-            new.execute(f"INSERT INTO main.{there} SELECT * FROM old.{_quoted(name)}")
+            there = quoted(names.get(name.lower(), name))
+            new.execute(f"INSERT INTO main.{there} SELECT * FROM old.{quoted(name)}")
         new.commit()
         new.execute("DETACH old")
     return names
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def same_rows(source: Path, gold: str, target: Path, changed: str) -> bool:
@@ -143,11 +146,12 @@ def renamed(
     counts: Counter[str] = Counter()
     with tqdm(total=len(examples), desc="copies", unit="row", disable=not progress) as bar:
         for source, group in sorted(by_database.items()):
-            ordered = by_tables(group)
+            tables = read_tables(source)
+            ordered = by_tables(group, tables)
             for at in range(0, len(group), size):
                 part = ordered[at : at + size]
                 target = out / "databases" / f"{group[0].db_id}_{at // size}.sqlite"
-                moved = _moved(part, target, rng)
+                moved = _moved(part, tables, target, rng)
                 for example in part:
                     path = target if example in moved else source
                     rows.append(row(example, moved.get(example, example.gold), path, out, "train"))
@@ -158,13 +162,15 @@ def renamed(
     return rows, counts
 
 
-def _moved(part: Sequence[Example], target: Path, rng: random.Random) -> dict[Example, str]:
+def _moved(
+    part: Sequence[Example], tables: Tables, target: Path, rng: random.Random
+) -> dict[Example, str]:
     """The rewritten golds of the questions that could be moved to a copy; without any, no copy."""
     source = part[0].db_path
     found = {}
     if source.stat().st_size <= LARGEST:
         with contextlib.suppress(sqlite3.Error):
-            names = copy(source, target, [example.gold for example in part], rng)
+            names = copy(source, tables, target, [example.gold for example in part], rng)
             changed = {example: rewritten(example.gold, names) for example in part}
             found = {e: g for e, g in changed.items() if same_rows(source, e.gold, target, g)}
     if not found:

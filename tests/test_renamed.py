@@ -95,7 +95,7 @@ def test_every_gold_returns_the_same_rows_on_the_copy(
 
 def test_columns_of_one_name_keep_one_name_and_no_two_names_are_alike(tmp_path: Path) -> None:
     (given, *_) = examples(tmp_path, CONCERTS, GOLDS)
-    tables = read_tables(sqlite3.connect(given.db_path))
+    tables = read_tables(given.db_path)
     for seed in range(50):
         names = new_names(tables, random.Random(seed))
         assert set(names) == {"singer", "concert", "singer_id", "name", "age", "id"}
@@ -106,7 +106,7 @@ def test_columns_of_one_name_keep_one_name_and_no_two_names_are_alike(tmp_path: 
 def test_the_shortest_names_get_others_too(tmp_path: Path) -> None:
     script = "CREATE TABLE S (s INT, a INT, _ INT); CREATE TABLE ss (id INT);"
     (given,) = examples(tmp_path, script, ["SELECT 1"])
-    tables = read_tables(sqlite3.connect(given.db_path))
+    tables = read_tables(given.db_path)
     for seed in range(400):
         names = new_names(tables, random.Random(seed))
         assert set(names) == {"s", "a", "_", "ss", "id"}
@@ -173,7 +173,7 @@ def test_a_long_schema_loses_tables_that_no_question_needs_and_none_that_one_doe
 ) -> None:
     many = "".join(f"CREATE TABLE other_{n} (a_column_{n} TEXT, b TEXT);" for n in range(60))
     given = examples(tmp_path, CONCERTS + many, ["SELECT place FROM concert"])
-    tables = read_tables(sqlite3.connect(given[0].db_path))
+    tables = read_tables(given[0].db_path)
     for seed in range(20):
         kept = chosen(tables, [given[0].gold], random.Random(seed))
         assert {"concert", "singer"} <= set(kept)  # one is named, the other referred to

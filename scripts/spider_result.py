@@ -273,6 +273,7 @@ def tables(out: Path) -> str:
         ),
         "Why greedy answers fail, in questions:",
         _table(["cause", *(s.name for s in found)], _causes(found)),
+        *_moves(stages),
         "What it took:",
         _table(["stage", "steps", "hours", "memory", "processor"], _costs(out, stages)),
     ]
@@ -317,6 +318,25 @@ def _causes(stages: list[Stage]) -> list[list[str]]:
         for cause in CAUSES
         if any(cause in causes for causes in found)
     ]
+
+
+def _moves(stages: dict[str, Stage]) -> list[str]:
+    """What became of the warm start's questions, by what was wrong with its answers."""
+    after = [stages[seed] for seed in SEEDS if seed in stages]
+    if WARM not in stages or not after:
+        return []
+    causes = dict(zip(stages[WARM].columns["key"], stages[WARM].columns["cause"], strict=True))
+    right = [stage.values("testsuite_exec") for stage in after]
+    rows = []
+    for cause in ("", *CAUSES):
+        keys = [key for key, found in causes.items() if found == cause]
+        if keys:
+            counts = [sum(found[key] for key in keys) for found in right]
+            cells = [f"{n:.0f} ({n / len(keys):.1%})" for n in counts]
+            rows.append([cause or "none: it was right", str(len(keys)), *cells])
+    head = ["warm start's cause", "questions", *(f"right by {stage.name}" for stage in after)]
+    title = "What became of the warm start's answers, by the cause of their failure:"
+    return [title, _table(head, rows)]
 
 
 def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:

@@ -16,10 +16,11 @@ from benchmarks.forced import ForcedEngine, ForcedGenerate
 from benchmarks.grpo import Steps, loaded, result
 from benchmarks.jobs import Job
 from benchmarks.meter import Meter
+from nl2sql_trl.demonstrations import demonstrations
 from nl2sql_trl.evaluation import evaluate
 from nl2sql_trl.prompts import Codec
 from nl2sql_trl.sampling import Sampling
-from nl2sql_trl.sft import demonstrations, to_rows
+from nl2sql_trl.sft import to_rows
 from nl2sql_trl.trainer import SqlSFTTrainer
 
 BATCH = 32  # of plain `generate`: on CPUs larger batches are hardly faster, smaller ones slower

@@ -130,11 +130,18 @@ def same_rows(source: Path, gold: str, target: Path, changed: str) -> bool:
 
 
 def renamed(
-    examples: Sequence[Example], out: Path, *, size: int = 8, seed: int = 0, progress: bool = True
+    examples: Sequence[Example],
+    out: Path,
+    *,
+    size: int = 8,
+    copies: int | None = None,
+    seed: int = 0,
+    progress: bool = True,
 ) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Rows of a questions file in `out`, `size` on a copy, and how many are on what.
 
-    Databases go to `out`/databases. Raises DatabaseError for an original that cannot be read.
+    copies: that many, drawn by `seed`, with their questions (default: all). Databases go to
+    `out`/databases. Raises DatabaseError for an original that cannot be read.
     """
     from tqdm import tqdm
 
@@ -142,23 +149,30 @@ def renamed(
     by_database: dict[Path, list[Example]] = {}
     for example in rng.sample(list(examples), len(examples)):
         by_database.setdefault(example.db_path, []).append(example)
+    parts: list[tuple[Tables, int, list[Example]]] = []
+    for source, group in sorted(by_database.items()):
+        tables = read_tables(source)
+        ordered = by_tables(group, tables)
+        starts = range(0, len(group), size)
+        parts += [(tables, n, ordered[at : at + size]) for n, at in enumerate(starts)]
+    if copies is not None and copies < len(parts):
+        drawn = sorted(random.Random(seed).sample(range(len(parts)), copies))
+        parts = [parts[n] for n in drawn]
     rows: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
-    with tqdm(total=len(examples), desc="copies", unit="row", disable=not progress) as bar:
-        for source, group in sorted(by_database.items()):
-            tables = read_tables(source)
-            ordered = by_tables(group, tables)
-            for at in range(0, len(group), size):
-                part = ordered[at : at + size]
-                target = out / "databases" / f"{group[0].db_id}_{at // size}.sqlite"
-                moved = _moved(part, tables, target, rng)
-                for example in part:
-                    path = target if example in moved else source
-                    rows.append(row(example, moved.get(example, example.gold), path, out, "train"))
-                counts["copies"] += bool(moved)
-                counts["on copies"] += len(moved)
-                counts["on originals"] += len(part) - len(moved)
-                bar.update(len(part))
+    total = sum(len(part) for *_, part in parts)
+    with tqdm(total=total, desc="copies", unit="row", disable=not progress) as bar:
+        for tables, n, part in parts:
+            source = part[0].db_path
+            target = out / "databases" / f"{part[0].db_id}_{n}.sqlite"
+            moved = _moved(part, tables, target, rng)
+            for example in part:
+                path = target if example in moved else source
+                rows.append(row(example, moved.get(example, example.gold), path, out, "train"))
+            counts["copies"] += bool(moved)
+            counts["on copies"] += len(moved)
+            counts["on originals"] += len(part) - len(moved)
+            bar.update(len(part))
     return rows, counts
 
 
@@ -194,19 +208,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", required=True, help="pocket, a Spider-layout folder, or a file")
     parser.add_argument("--split", default="fit", choices=["train", "fit"])
     parser.add_argument("--size", type=int, default=8, help="questions on a copy (default: 8)")
+    parser.add_argument("--copies", type=int, help="how many, drawn by the seed (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", required=True, type=Path, help="folder for the file and databases")
     options = parser.parse_args(argv)
     try:
-        if options.size < 1:
-            raise DataError(f"--size must be at least 1, not {options.size}")
+        for name in ("size", "copies"):
+            if (given := getattr(options, name)) is not None and given < 1:
+                raise DataError(f"--{name} must be at least 1, not {given}")
         file = options.out / "questions.jsonl"
         if file.resolve() == Path(options.data).resolve():
             raise DataError(f"--out {options.out} would write over {options.data}: give another")
         examples = load(options.data, options.split)
         held = load(options.data, "holdout" if options.split == "fit" else "dev")
         options.out.mkdir(parents=True, exist_ok=True)
-        rows, counts = renamed(examples, options.out, size=options.size, seed=options.seed)
+        limits = {"size": options.size, "copies": options.copies, "seed": options.seed}
+        rows, counts = renamed(examples, options.out, **limits)
         rows += [row(e, e.gold, e.db_path, options.out, "dev") for e in held]
         write_jsonl(file, rows)
     except (DataError, DatabaseError) as error:

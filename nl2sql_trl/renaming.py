@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from nl2sql_trl.demonstrations import KEYWORDS as SQL_KEYWORDS
 from nl2sql_trl.goldtext import Token, tokens
-from nl2sql_trl.sft import KEYWORDS as SQL_KEYWORDS
 
 # Words that mean something in SQL or in a column's type are no names to be changed.
 KEYWORDS = SQL_KEYWORDS | frozenset(

@@ -3,11 +3,10 @@
     python -m nl2sql_trl.sft --config recipes/pocket_cpu_sft.yaml
     accelerate launch nl2sql_trl/sft.py --config recipes/spider_cpu_sft.yaml --data DIR
 
-A small instruct model writes no SQL at all, so GRPO from it has no signal. Here a scripted policy
-plays the gold query against the real database through the same `rollout` that training uses: call
-it, read the rows, answer with it. In a share of rows the first call is a mistake that SQLite
-refuses: the model sees how to go on, but is not trained to write the mistake. Loss is on the
-assistant's tokens alone.
+A small instruct model writes no SQL at all, so GRPO from it has no signal. Here it imitates
+trajectories that play the gold query (see `demonstrations.py`). In a share of rows the first call
+is one that SQLite refuses: the model sees how to go on, but is not trained to write the mistake.
+Loss is on the assistant's tokens alone.
 
 This teaches the format and the easy queries; it is no substitute for GRPO, and it never sees dev.
 """
@@ -20,17 +19,14 @@ from pathlib import Path
 if __name__ == "__main__" and sys.path[0] == str(Path(__file__).parent):
     sys.path.pop(0)  # launched as a file: its folder must not shadow libraries
 
-import random
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nl2sql_trl.database import ddl, execute
-from nl2sql_trl.policy import ScriptedPolicy
-from nl2sql_trl.prompts import Codec, answer_text, call_text
+from nl2sql_trl.demonstrations import attempts_of, demonstrations
+from nl2sql_trl.prompts import Codec
 from nl2sql_trl.records import ModelTurn, Trajectory
 from nl2sql_trl.rewards import Comparison
-from nl2sql_trl.rollout import RolloutConfig, rollout
+from nl2sql_trl.rollout import RolloutConfig
 from nl2sql_trl.task import Task, make_task
 
 if TYPE_CHECKING:
@@ -51,6 +47,13 @@ class SftArguments:
     retry_share: float = field(
         default=0.15, metadata={"help": "share of rows whose first call fails and is mended"}
     )
+    failures: str | None = field(
+        default=None,
+        metadata={
+            "help": "folder of an evaluation on this data: take its rows alone, and where the "
+            "model's first call failed there, begin with that call in place of a made-up mistake"
+        },
+    )
     max_turns: int = field(
         default=5, metadata={"help": "1: the answer at once, without a call (and without mistakes)"}
     )
@@ -60,61 +63,6 @@ class SftArguments:
     max_prompt_tokens: int | None = field(
         default=None, metadata={"help": "leave rows with longer prompts out"}
     )
-
-
-def demonstrations(task: Task, codec: Codec, retry_share: float, seed: int) -> list[Trajectory]:
-    """One trajectory a row of the task, played from its gold.
-
-    retry_share: of the rows, those that begin with a call that fails; its error is SQLite's own.
-    Where the task has one turn there is no call.
-    """
-    rng = random.Random(seed)
-    golds: dict[Path, list[str]] = {}
-    for example in task.examples.values():
-        golds.setdefault(example.db_path, []).append(example.gold)
-    scripts = []
-    for example in task.examples.values():
-        turns = [call_text(example.gold), answer_text(example.gold)]
-        # Half of the mistakes are near another question's query: where the mended call is always
-        # the failed one but for a name, a model learns to repeat what failed.
-        near = rng.choice([example.gold, rng.choice(golds[example.db_path])])
-        if rng.random() < retry_share and (query := mistake(example.db_path, near, rng)):
-            turns.insert(0, call_text(query))
-        if task.rollout.max_turns == 1:
-            turns = turns[-1:]
-        scripts.append(turns)
-    return rollout(list(task.prompts.values()), ScriptedPolicy(scripts, codec), task.rollout)
-
-
-def mistake(database: Path, gold: str, rng: random.Random, tries: int = 8) -> str | None:
-    """A query near a gold that SQLite refuses, as a model might write it; None if none is found.
-
-    One name is misspelt, or stands where another name of the schema belongs.
-    """
-    names = _names(ddl(database))
-    places = [m for m in _WORD.finditer(gold) if m[0].lower() not in KEYWORDS]
-    for _ in range(tries if places and names else 0):
-        place = rng.choice(places)
-        misspelt = rng.choice([f"{place[0]}s", f"{place[0]}_name", place[0][:-1]])
-        wrong = rng.choice([misspelt, rng.choice(names)])
-        query = gold[: place.start()] + wrong + gold[place.end() :]
-        if execute(database, query).outcome == "error":
-            return query
-    return None
-
-
-_WORD = re.compile(r"[A-Za-z_]\w{2,}")
-KEYWORDS = frozenset(
-    """select from where and or not in as on join group by having order asc desc limit distinct
-    union intersect except between like count sum avg min max null is
-    create table primary key foreign references constraint unique default check cascade
-    int integer bigint smallint text real float double numeric decimal number char varchar
-    varchar2 bool boolean bit date datetime time timestamp blob year""".split()  # noqa: SIM905
-)
-
-
-def _names(schema: str) -> list[str]:
-    return sorted({word for word in _WORD.findall(schema) if word.lower() not in KEYWORDS})
 
 
 def to_rows(trajectories: list[Trajectory], task: Task) -> Dataset:
@@ -174,11 +122,13 @@ def main() -> int:
             limits = RolloutConfig(max_turns=arguments.max_turns)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        attempts = attempts_of(Path(arguments.failures)) if arguments.failures else None
         codec = Codec(load_tokenizer(model_config.model_name_or_path))
         task = make_task(
             arguments.data,
             arguments.split,
             codec,
+            keys=attempts,
             rollout=limits,
             rows=arguments.rows,
             seed=config.seed,
@@ -186,7 +136,7 @@ def main() -> int:
             comparison=comparison,
             cache=run_dir / "gold_cache.jsonl",
         )
-        played = demonstrations(task, codec, arguments.retry_share, config.seed)
+        played = demonstrations(task, codec, arguments.retry_share, config.seed, attempts)
         dataset = to_rows(played, task)
         lengths = [len(ids) for ids in dataset["input_ids"]]
         print(f"{len(dataset)} trajectories, {sum(lengths) / len(lengths):.0f} tokens on average")

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, Any
 from nl2sql_trl import __version__
 from nl2sql_trl.data import load, pocket_dir
 from nl2sql_trl.database import ddl
+from nl2sql_trl.demonstrations import demonstrations
 from nl2sql_trl.models import cache_dir, publish, qwen_template
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import SYSTEM, Codec, answer_text, call_text, messages
 from nl2sql_trl.records import Trajectory
 from nl2sql_trl.rollout import RolloutConfig, rollout
-from nl2sql_trl.sft import demonstrations, to_rows
+from nl2sql_trl.sft import to_rows
 from nl2sql_trl.task import Task, make_task
 from nl2sql_trl.tools import RUN_SQL
 

@@ -203,6 +203,17 @@ def test_the_command_writes_a_questions_file_that_is_the_same_for_the_same_seed(
     assert all(json.loads(line)["split"] in ("train", "dev") for line in texts[0].splitlines())
 
 
+def test_some_of_the_copies_hold_their_questions_alone(
+    spider_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data", str(spider_folder), "--split", "train", "--size", "2", "--copies", "3"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    assert "6 rows on 3 copies, 0 on their originals, 8 dev rows" in capsys.readouterr().out
+    train = load(tmp_path / "out" / "questions.jsonl", "train")
+    copies = {path.resolve() for path in (tmp_path / "out" / "databases").iterdir()}
+    assert {e.db_path.resolve() for e in train} == copies
+
+
 def test_the_questions_that_are_read_are_not_written_over(
     spider_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +243,7 @@ def test_a_damaged_database_is_one_line(
     [
         (["--data", "nosuch"], "nosuch"),
         (["--data", "pocket", "--split", "train", "--size", "0"], "--size"),
+        (["--data", "pocket", "--split", "train", "--copies", "0"], "--copies"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nl2sql_trl import models, tiny, tiny_runs
+from nl2sql_trl.demonstrations import demonstrations
 from nl2sql_trl.prompts import Codec
-from nl2sql_trl.sft import demonstrations
 from nl2sql_trl.task import Task
 
 

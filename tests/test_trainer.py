@@ -16,14 +16,16 @@ from fakes import chat_tokenizer, random_model, write_spider_folder
 from transformers import TrainerCallback
 from trl import GRPOConfig, SFTConfig
 
+from nl2sql_trl.data import DataError
 from nl2sql_trl.database import execute
+from nl2sql_trl.demonstrations import attempts_of, demonstrations, mistake
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text
 from nl2sql_trl.records import ModelTurn, Prompt, Sample, ToolTurn, Trajectory, Verdict
 from nl2sql_trl.rewards import executable, execution_match, rows_share
 from nl2sql_trl.rollout import RolloutConfig, RolloutError, check
-from nl2sql_trl.runs import read_jsonl
-from nl2sql_trl.sft import demonstrations, mistake, to_rows
+from nl2sql_trl.runs import append_jsonl, read_jsonl
+from nl2sql_trl.sft import to_rows
 from nl2sql_trl.task import Task, make_task
 from nl2sql_trl.trainer import (
     RunCallback,
@@ -463,6 +465,32 @@ def test_labels_are_the_assistants_tokens_of_calls_that_ran(
 def test_without_mended_calls_there_are_none(folder: Path, codec: Codec) -> None:
     task = make_task(str(folder), "train", codec)
     assert all(len(t.calls) == 1 for t in demonstrations(task, codec, 0.0, 0))
+
+
+def test_a_models_own_failed_calls_are_mended(folder: Path, codec: Codec, tmp_path: Path) -> None:
+    task = make_task(str(folder), "train", codec)
+    refused, ran = list(task.examples)[:2]
+    calls = {refused: ("SELECT nosuch", '{"error": "no such column: nosuch"}'),
+             ran: ("SELECT 1", '{"columns": ["1"], "rows": [[1]]}')}  # fmt: skip
+    rows = [
+        {"key": key, "question": task.examples[key].question,
+         "turns": [{"content": "a call"}, {"calls": [{"query": query, "response": response}]}]}
+        for key, (query, response) in calls.items()
+    ]  # fmt: skip
+    append_jsonl(tmp_path / "trajectories.jsonl", rows)
+    attempts = attempts_of(tmp_path)
+    part = make_task(str(folder), "train", codec, keys=attempts)
+    played = {t.prompt.key: t for t in demonstrations(part, codec, 1.0, 0, attempts)}
+    golds = {key: task.examples[key].gold for key in calls}
+    assert [c.query for c in played[refused].calls] == ["SELECT nosuch", golds[refused]]
+    assert [c.query for c in played[ran].calls] == [golds[ran]]
+    assert len(played) == 2
+
+    other = {refused: attempts[refused]._replace(question="Who?"), ran: attempts[ran]}
+    with pytest.raises(DataError, match="of other data"):
+        demonstrations(part, codec, 1.0, 0, other)
+    with pytest.raises(DataError, match="holds no evaluation"):
+        attempts_of(tmp_path / "nosuch")
 
 
 def test_a_mistake_is_a_query_that_sqlite_refuses(demos: tuple[Task, list[Trajectory]]) -> None:

@@ -33,7 +33,8 @@ from nl2sql_trl.spider.hardness import LEVELS
 ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
 SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
-BASE, WARM = "base", "sft"
+BASE, WARM = "base", "sft_retry"
+FIRST = "sft"  # the warm start's first part: it costs, and is not evaluated on dev
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
@@ -138,14 +139,21 @@ def collect(folder: Path, out: Path) -> None:
         runs.write_text(target / "predictions.sql", (source / "predictions.sql").read_text("utf-8"))
         greedy = runs.read_jsonl(source / "trajectories.jsonl")
         _write_csv(target / "rows.csv", _lines(greedy, sampled))
-        for file in ("manifest.json", "metrics.jsonl", "config.yaml"):
-            if (folder / stage / file).is_file():
-                text = (folder / stage / file).read_text(encoding="utf-8")
-                runs.write_text(target / file, text.replace(f"{ROOT}/", ""))
+        _copy_run(folder / stage, target)
+    shutil.rmtree(out / FIRST, ignore_errors=True)
+    _copy_run(folder / FIRST, out / FIRST)
     stages = [folder / "evaluation" / s for s in (BASE, WARM) if s in evaluated]
     seeds = [str(folder / "evaluation" / s) for s in SEEDS if s in evaluated]
     write_report([*stages, ",".join(seeds)] if seeds else stages, folder)
     runs.write_text(out / "report.md", (folder / "report.md").read_text(encoding="utf-8"))
+
+
+def _copy_run(run: Path, target: Path) -> None:
+    """What a training wrote down, if it was one, without this machine's folders."""
+    for file in ("manifest.json", "metrics.jsonl", "config.yaml"):
+        if (run / file).is_file():
+            text = (run / file).read_text(encoding="utf-8")
+            runs.write_text(target / file, text.replace(f"{ROOT}/", ""))
 
 
 def _lines(greedy: list[dict[str, Any]], sampled: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -341,13 +349,14 @@ def _moves(stages: dict[str, Stage]) -> list[str]:
 
 def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:
     rows = []
-    for stage, found in stages.items():
+    names = {FIRST: "warm start, first part"} | {s: found.name for s, found in stages.items()}
+    for stage, name in names.items():
         metrics = runs.read_jsonl(out / stage / "metrics.jsonl")
         if metrics:
             manifest = json.loads((out / stage / "manifest.json").read_text(encoding="utf-8"))
             hours = sum(m["seconds/steps"] for m in metrics) / 3600
             peak = max(m["memory/peak_bytes"] for m in metrics)
-            rows.append(_cost(found.name, str(metrics[-1]["step"]), hours, peak, manifest))
+            rows.append(_cost(name, str(metrics[-1]["step"]), hours, peak, manifest))
     for stage, found in stages.items():
         report = json.loads((out / stage / "report.json").read_text(encoding="utf-8"))
         for name, what in (("cost", "evaluation"), ("sampled_cost", "sampling")):

@@ -20,13 +20,18 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import spider_result
 
 COMMITTED = ROOT / "results" / "spider_smollm2"
-GREEDY = {"base": "00000000", "sft": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
-COST = {"seconds": 1800.0, "peak_bytes": 2**31, "cpu": "a processor", "cpus": 2}
+GREEDY = {"base": "00000000", "sft_retry": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
+MACHINE = {"cpu": "a processor", "cpus": 2}
+COST = {"seconds": 1800.0, "peak_bytes": 2**31} | MACHINE
+METRICS = {"reward": 0.2, "seconds/steps": 1800.0, "memory/peak_bytes": 2**30}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Run folders of four stages, evaluated; the base model was not sampled."""
+    first = tmp_path / "runs" / "sft"
+    runs.append_jsonl(first / "metrics.jsonl", [{"step": 9} | METRICS])
+    runs.write_json(first / "manifest.json", MACHINE)
     for stage, verdicts in GREEDY.items():
         out = write_evaluation(
             tmp_path / "runs" / "evaluation" / stage, rollouts(verdicts), cost=COST
@@ -44,12 +49,11 @@ def folder(tmp_path: Path) -> Path:
             runs.append_jsonl(drawn / "samples.jsonl", rows)
             runs.write_json(drawn / "report.json", {"more": {}, "cost": COST})
             metrics = [
-                {"step": n + 1, "loss": 0.1, "reward": 0.2, "seconds/steps": 1800.0,
-                 "memory/peak_bytes": 2**30 * (n + 1)}
+                METRICS | {"step": n + 1, "loss": 0.1, "memory/peak_bytes": 2**30 * (n + 1)}
                 for n in range(4)
-            ]  # fmt: skip
+            ]
             runs.append_jsonl(tmp_path / "runs" / stage / "metrics.jsonl", metrics)
-            manifest = {"command": [f"{ROOT}/nl2sql_trl/sft.py"], "cpus": 2, "cpu": "a processor"}
+            manifest = {"command": [f"{ROOT}/nl2sql_trl/sft.py"]} | MACHINE
             runs.write_json(tmp_path / "runs" / stage / "manifest.json", manifest)
     return tmp_path
 
@@ -77,7 +81,7 @@ def test_readme_gets_the_block_between_its_marks_and_once(block: str, folder: Pa
 
 def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     databases = ["music"] * 4 + ["shops"] * 4
-    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft", "grpo_0"))
+    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft_retry", "grpo_0"))
     assert f"| GRPO, seed 0 | {stats.mean(grpo, databases)} |" in block
     # Half of the samples repeat the greedy verdict, the others are right, and so is the vote.
     assert f"| {stats.mean([(1 + v) / 2 for v in grpo[:6]], databases[:6])} | 1.000 " in block
@@ -94,6 +98,7 @@ def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     assert "| no answer | 2 | 1 | 1 | 0 |" in block
     assert "| none: it was right | 2 | 2 (100.0%) | 2 (100.0%) |" in block
     assert "| no answer | 1 | 0 (0.0%) | 1 (100.0%) |" in block
+    assert "| warm start, first part | 9 | 0.50 | 1.0 GiB | 2 x a processor |" in block
     assert "| warm start | 4 | 2.00 | 4.0 GiB | 2 x a processor |" in block
     assert "| evaluation of base |  | 0.50 | 2.0 GiB | 2 x a processor |" in block
 
@@ -125,7 +130,7 @@ def test_a_model_that_was_trained_again_is_evaluated_again(
         "run",
         lambda command, **_: asked.append(command[command.index("--out") + 1]),
     )
-    for stage in ("sft", "grpo_0", "grpo_1"):
+    for stage in ("sft_retry", "grpo_0", "grpo_1"):
         model = folder / "runs" / stage / "model" / "model.safetensors"
         model.parent.mkdir()
         model.touch()
@@ -164,7 +169,9 @@ def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
     for path in kept:
         if path.suffix != ".png":
             assert str(ROOT) not in path.read_text(encoding="utf-8"), path
-    manifest = json.loads((folder / "out" / "sft" / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads(
+        (folder / "out" / "sft_retry" / "manifest.json").read_text(encoding="utf-8")
+    )
     assert manifest["command"] == ["nl2sql_trl/sft.py"]
 
 

@@ -26,7 +26,7 @@ from nl2sql_trl.task import Task
 
 
 class Attempt(NamedTuple):
-    """A question, and the query of a model's first call if SQLite refused it."""
+    """A question, and the query of a model's first call if it failed."""
 
     question: str
     failed: str | None
@@ -52,9 +52,6 @@ def demonstrations(
     scripts = []
     for key, example in task.examples.items():
         turns = [call_text(example.gold), answer_text(example.gold)]
-        # Half of the mistakes are near another question's query: where the mended call is always
-        # the failed one but for a name, a model learns to repeat what failed.
-        near = rng.choice([example.gold, rng.choice(golds[example.db_path])])
         if attempts is not None:
             question, query = attempts[key]
             if question != example.question:
@@ -63,6 +60,9 @@ def demonstrations(
                     f"this data's {example.question!r}"
                 )
         else:
+            # Half of the mistakes are near another question's query: where the mended call is
+            # always the failed one but for a name, a model learns to repeat what failed.
+            near = rng.choice([example.gold, rng.choice(golds[example.db_path])])
             query = mistake(example.db_path, near, rng) if rng.random() < retry_share else None
         if query:
             turns.insert(0, call_text(query))

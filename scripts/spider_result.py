@@ -140,7 +140,7 @@ def collect(folder: Path, out: Path) -> None:
         greedy = runs.read_jsonl(source / "trajectories.jsonl")
         _write_csv(target / "rows.csv", _lines(greedy, sampled))
         _copy_run(folder / stage, target)
-    shutil.rmtree(out / FIRST, ignore_errors=True)
+    shutil.rmtree(out / FIRST, ignore_errors=True)  # it has no evaluation, so the loop leaves it
     _copy_run(folder / FIRST, out / FIRST)
     stages = [folder / "evaluation" / s for s in (BASE, WARM) if s in evaluated]
     seeds = [str(folder / "evaluation" / s) for s in SEEDS if s in evaluated]

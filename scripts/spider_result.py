@@ -34,7 +34,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
 SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
 BASE, WARM = "base", "sft_retry"
-FIRST = "sft"  # the warm start's first part: it costs, and is not evaluated on dev
+# The warm start's first part, and its answers for the second: they cost, and aren't dev's.
+FIRST, OWN = "sft", "own"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
@@ -142,6 +143,10 @@ def collect(folder: Path, out: Path) -> None:
         _copy_run(folder / stage, target)
     shutil.rmtree(out / FIRST, ignore_errors=True)  # it has no evaluation, so the loop leaves it
     _copy_run(folder / FIRST, out / FIRST)
+    shutil.rmtree(out / OWN, ignore_errors=True)
+    if (folder / OWN / "report.json").is_file():
+        report = json.loads((folder / OWN / "report.json").read_text(encoding="utf-8"))
+        runs.write_json(out / OWN / "report.json", {"cost": report["cost"]})
     stages = [folder / "evaluation" / s for s in (BASE, WARM) if s in evaluated]
     seeds = [str(folder / "evaluation" / s) for s in SEEDS if s in evaluated]
     write_report([*stages, ",".join(seeds)] if seeds else stages, folder)
@@ -357,13 +362,15 @@ def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:
             hours = sum(m["seconds/steps"] for m in metrics) / 3600
             peak = max(m["memory/peak_bytes"] for m in metrics)
             rows.append(_cost(name, str(metrics[-1]["step"]), hours, peak, manifest))
-    for stage, found in stages.items():
-        report = json.loads((out / stage / "report.json").read_text(encoding="utf-8"))
+    evaluated = {OWN: "the first part, for the second"} | {s: f.name for s, f in stages.items()}
+    for stage, of in evaluated.items():
+        path = out / stage / "report.json"
+        report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         for name, what in (("cost", "evaluation"), ("sampled_cost", "sampling")):
             cost = report.get(name)
             if cost:
                 hours, peak = cost["seconds"] / 3600, cost["peak_bytes"]
-                rows.append(_cost(f"{what} of {found.name}", "", hours, peak, cost))
+                rows.append(_cost(f"{what} of {of}", "", hours, peak, cost))
     return rows
 
 

@@ -32,6 +32,8 @@ def folder(tmp_path: Path) -> Path:
     first = tmp_path / "runs" / "sft"
     runs.append_jsonl(first / "metrics.jsonl", [{"step": 9} | METRICS])
     runs.write_json(first / "manifest.json", MACHINE)
+    own = COST | {"seconds": 900.0}
+    runs.write_json(tmp_path / "runs" / "own" / "report.json", {"rows": 5, "cost": own})
     for stage, verdicts in GREEDY.items():
         out = write_evaluation(
             tmp_path / "runs" / "evaluation" / stage, rollouts(verdicts), cost=COST
@@ -99,6 +101,7 @@ def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     assert "| none: it was right | 2 | 2 (100.0%) | 2 (100.0%) |" in block
     assert "| no answer | 1 | 0 (0.0%) | 1 (100.0%) |" in block
     assert "| warm start, first part | 9 | 0.50 | 1.0 GiB | 2 x a processor |" in block
+    assert "| evaluation of the first part, for the second |  | 0.25 | 2.0 GiB |" in block
     assert "| warm start | 4 | 2.00 | 4.0 GiB | 2 x a processor |" in block
     assert "| evaluation of base |  | 0.50 | 2.0 GiB | 2 x a processor |" in block
 

@@ -69,9 +69,9 @@ def execute(path: Path, query: str, limits: Limits = TOOL_LIMITS) -> QueryResult
         "query", limits.seconds, limits.memory_bytes, str(path.absolute()), query, *astuple(limits)
     )
     if status == "done":
-        outcome, columns, rows, complete, error = found
+        outcome, columns, rows, complete, error, reads = found
         seconds = time.monotonic() - start
-        return QueryResult(outcome, columns, rows, complete, error, seconds)
+        return QueryResult(outcome, columns, rows, complete, error, seconds, reads)
     if status == "late":
         return failed("timeout", "the query ran too long and was stopped")
     if status == "memory":

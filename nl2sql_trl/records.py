@@ -44,6 +44,8 @@ class QueryResult:
 
     `complete` is False when the row cap ended the fetch: then `rows` holds the first ones only.
     Text that is not UTF-8 keeps its bytes as surrogate escapes, so different bytes stay different.
+    `reads` are the tables, as (table, ""), and columns, as (table, column), that the query reads by
+    SQLite's own account, in lower case; a result out of a cache has none.
     """
 
     outcome: Outcome
@@ -52,6 +54,7 @@ class QueryResult:
     complete: bool = True
     error: str = ""
     seconds: float = field(default=0.0, compare=False)
+    reads: frozenset[tuple[str, str]] = field(default=frozenset(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,8 @@ class Verdict:
     """Whether an answer is right and, if not, the first thing that is wrong with it.
 
     `detail` is for people: SQLite's message, or the two row counts. `rows_share` is the share
-    of gold rows that the answer returned, less what it returned beyond them (0 to 1).
+    of gold rows that the answer returned, less what it returned beyond them (0 to 1), and
+    `reads_share` that of the tables and columns that answer and gold both read.
     `empty_match` marks a right answer where gold and answer both return nothing.
     """
 
@@ -210,6 +214,7 @@ class Verdict:
     executable: bool = False
     rows_share: float = 0.0
     empty_match: bool = False
+    reads_share: float = 0.0
 
 
 def normalise(query: str) -> str:

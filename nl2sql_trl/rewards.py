@@ -99,7 +99,16 @@ def judge(
         return Verdict(False, "crashed", result.error)
     if result.outcome == "error":
         return Verdict(False, "not_executable", result.error)
-    return compare(result, gold_result, ordered(gold), comparison)
+    found = compare(result, gold_result, ordered(gold), comparison)
+    reads = _gold_reads(db_path, gold)
+    share = len(result.reads & reads) / max(len(result.reads | reads), 1)
+    return replace(found, reads_share=share)
+
+
+@lru_cache(maxsize=10_000)
+def _gold_reads(db_path: Path, gold: str) -> frozenset[tuple[str, str]]:
+    """What a gold reads; it is compiled, not run."""
+    return execute(db_path, f"EXPLAIN {gold}").reads
 
 
 def judge_on_suite(
@@ -207,7 +216,19 @@ def rows_share(verdict: Verdict) -> float:
     return verdict.rows_share
 
 
-REWARDS: dict[str, Reward] = {f.__name__: f for f in (execution_match, executable, rows_share)}
+def reads_share(verdict: Verdict) -> float:
+    """Share of tables and columns right, 0 to 1: the Jaccard index of what answer and gold read.
+
+    0 for an answer that did not run. It tells nearly every wrong answer from another, where rows
+    are seldom right; after the schema-linking reward of Reasoning-SQL (Pourreza et al. 2025,
+    https://arxiv.org/abs/2503.23157), but from SQLite's own account of what a query reads.
+    """
+    return verdict.reads_share
+
+
+REWARDS: dict[str, Reward] = {
+    f.__name__: f for f in (execution_match, executable, rows_share, reads_share)
+}
 
 
 _COMMENT_OR_QUOTED = re.compile(

@@ -15,7 +15,7 @@ import os
 import sqlite3
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -101,8 +101,8 @@ class Engine:
         signature = _signature(path)
         connection = self._take(path, signature)
         try:
-            _apply(connection, limits, guard)
-            return _fetch(connection, query, limits)
+            reads = _apply(connection, limits, guard)
+            return replace(_fetch(connection, query, limits), reads=frozenset(reads))
         except MemoryError:
             return _failed("too_big", "the query needs too much memory")
         # sqlite3.Warning (two statements, before Python 3.12) is not a sqlite3.Error.
@@ -187,7 +187,8 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _apply(connection: sqlite3.Connection, limits: Limits, guard: _Guard) -> None:
+def _apply(connection: sqlite3.Connection, limits: Limits, guard: _Guard) -> set[tuple[str, str]]:
+    """Bound what comes next; returns a set that gets the tables and columns which it reads."""
     if connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.value_bytes) != limits.value_bytes:
         bound_widths(connection, limits.value_bytes)
     connection.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, limits.sql_bytes)
@@ -196,7 +197,18 @@ def _apply(connection: sqlite3.Connection, limits: Limits, guard: _Guard) -> Non
     connection.setlimit(sqlite3.SQLITE_LIMIT_EXPR_DEPTH, 200)
     connection.setlimit(sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0)
     connection.set_progress_handler(guard, _STEPS_PER_CHECK)
-    connection.set_authorizer(_authorise)
+    reads: set[tuple[str, str]] = set()
+
+    def authorise(
+        action: int, arg1: str | None, arg2: str | None, _db: str | None, _by: str | None
+    ) -> int:
+        if action == sqlite3.SQLITE_READ:
+            table = (arg1 or "").lower()
+            reads.update({(table, ""), (table, (arg2 or "").lower())})
+        return _authorise(action, arg1, arg2)
+
+    connection.set_authorizer(authorise)
+    return reads
 
 
 def _fetch(connection: sqlite3.Connection, query: str, limits: Limits) -> QueryResult:
@@ -226,9 +238,7 @@ def _failed(outcome: Outcome, error: str) -> QueryResult:
     return QueryResult(outcome, error=error)
 
 
-def _authorise(
-    action: int, arg1: str | None, arg2: str | None, _db: str | None, _by: object
-) -> int:
+def _authorise(action: int, arg1: str | None, arg2: str | None) -> int:
     if action not in _ALLOWED:
         return sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_FUNCTION and (arg2 or "").lower() in _DENIED_FUNCTIONS:

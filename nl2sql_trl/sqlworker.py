@@ -44,7 +44,10 @@ def main() -> None:
 
     def query(path: str, text: str, *limits: Any) -> tuple[Any, ...]:
         result = engine.run(Path(path), text, Limits(*limits))
-        return result.outcome, result.columns, result.rows, result.complete, result.error
+        return (
+            *(result.outcome, result.columns, result.rows, result.complete, result.error),
+            result.reads,
+        )
 
     _send(answers, ("ready",))
     while (head := requests.read(8)) and len(head) == 8:

@@ -86,9 +86,9 @@ def main() -> int:
         eval_task = None
         if config.eval_strategy != "no":
             config.num_generations_eval = config.num_generations_eval or 1  # greedy
-            eval_task = make_task(
-                arguments.data, arguments.eval_split, codec, rows=arguments.eval_rows, **settings
-            )
+            # The same questions for every seed, or seeds could not be compared.
+            drawn = settings | {"rows": arguments.eval_rows, "seed": 0}
+            eval_task = make_task(arguments.data, arguments.eval_split, codec, **drawn)
         sampling = {
             name: getattr(config, name)
             for name in ("temperature", "top_p", "top_k", "min_p", "max_completion_length")

@@ -80,6 +80,17 @@ def test_a_read_returns_its_columns_and_rows(
     assert result.complete
 
 
+def test_a_result_names_the_tables_and_columns_that_were_read(tmp_path: Path) -> None:
+    path = make(tmp_path / "r.sqlite", "CREATE TABLE T (A, b); CREATE VIEW v AS SELECT A FROM T;")
+    kept = [
+        execute(path, query).reads
+        for query in ("SELECT a FROM t", "SELECT 1", "SELECT b, A FROM T")
+    ]
+    assert kept == [{("t", ""), ("t", "a")}, set(), {("t", ""), ("t", "a"), ("t", "b")}]
+    assert execute(path, "SELECT a FROM v").reads == {("v", ""), ("v", "a"), ("t", ""), ("t", "a")}
+    assert execute(path, "SELECT c FROM t").reads == set()
+
+
 def test_text_that_is_not_utf8_is_returned_without_loss(tmp_path: Path) -> None:
     path = make(
         tmp_path / "a.sqlite",

@@ -31,6 +31,7 @@ from nl2sql_trl.rewards import (
     judge,
     judge_on_suite,
     ordered,
+    reads_share,
     rows_share,
 )
 
@@ -171,7 +172,7 @@ def test_a_gold_that_failed_or_was_cut_credits_no_answer(
     found = judge(answer, "SELECT a FROM t", gold_result, db)
     assert found.reason == "gold_unusable"
     assert found.detail
-    assert [reward(found) for reward in REWARDS.values()] == [0.0, 0.0, 0.0]
+    assert [reward(found) for reward in REWARDS.values()] == [0.0] * len(REWARDS)
 
 
 @pytest.mark.parametrize("outcome", ["timeout", "crashed"])
@@ -583,3 +584,30 @@ def test_limits_of_an_answer_are_kept_but_for_the_rows(db: Path) -> None:
     found = judge("SELECT hex(zeroblob(600))", gold, execute(db, gold), db,
                   limits=Limits(value_bytes=1000))  # fmt: skip
     assert found.reason == "too_big"
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "share"),
+    [
+        ("SELECT b FROM t WHERE a = 1", "SELECT b FROM t WHERE a = 2", 1.0),
+        ("SELECT B FROM T AS x WHERE x.A = 1", "SELECT b FROM t WHERE a = 2", 1.0),
+        ("SELECT b FROM t", "SELECT b FROM t WHERE a = 2", 2 / 3),  # t and b, of t, a and b
+        ("SELECT b FROM t, big", "SELECT b FROM t", 2 / 3),
+        ("SELECT count(*) FROM t", "SELECT a FROM t", 0.5),
+        ("SELECT n FROM big", "SELECT a FROM t", 0.0),
+        ("SELECT 1", "SELECT a FROM t", 0.0),
+        ("SELECT 1", "SELECT 1", 0.0),
+        ("SELECT c FROM t", "SELECT a FROM t", 0.0),
+        (None, "SELECT a FROM t", 0.0),
+        ("WITH w AS (SELECT a FROM t) SELECT a FROM w", "SELECT a FROM t", 1.0),
+        ("SELECT n FROM big WHERE n IN (SELECT a FROM t)", "SELECT n FROM big", 0.5),
+        ("SELECT a FROM t", "SELECT a FROM t; -- done", 1.0),
+    ],
+)
+def test_an_answer_earns_the_share_of_tables_and_columns_that_it_and_the_gold_read(
+    db: Path, answer: str | None, gold: str, share: float
+) -> None:
+    assert reads_share(verdict(db, answer, gold)) == pytest.approx(share)

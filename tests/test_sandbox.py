@@ -281,7 +281,7 @@ def test_an_answer_that_ends_its_workers_is_crashed_and_not_wrong(
     found = judge(gold, gold, gold_result, db)
     assert (found.correct, found.reason, found.executable) == (False, "crashed", False)
     assert "signal 11" in found.detail
-    assert [reward(found) for reward in REWARDS.values()] == [0.0, 0.0, 0.0]
+    assert [reward(found) for reward in REWARDS.values()] == [0.0] * len(REWARDS)
 
 
 def test_a_gold_that_ends_its_workers_credits_nothing(

@@ -39,13 +39,13 @@ FIRST, OWN = "sft", "own"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
-    BASE: ("base", 3),
-    WARM: ("warm start", 3),
-    "grpo_0": ("GRPO, seed 0", 3),
-    "grpo_1": ("GRPO, seed 1", 3),
+    BASE: ("base", 4),
+    WARM: ("warm start", 4),
+    "grpo_0": ("GRPO, seed 0", 4),
+    "grpo_1": ("GRPO, seed 1", 4),
     "sft_one_turn": ("warm start without tool", 1),
     "grpo_one_turn": ("GRPO without tool", 1),
-    "grpo_suite": ("GRPO, test suite as reward", 3),
+    "grpo_suite": ("GRPO, test suite as reward", 4),
 }
 # What is compared with what, paired by question.
 CHANGES = {
@@ -98,7 +98,7 @@ def evaluate(folder: Path, data: str) -> None:
             if _is_newer(out / "report.json", Path(model)):
                 continue
             command = [sys.executable, "-m", "nl2sql_trl.evaluate", "--model", model]
-            command += ["--data", data, "--out", str(out), "--bf16", "--budget", "256"]
+            command += ["--data", data, "--out", str(out), "--bf16", "--budget", "320"]
             command += ["--max_turns", str(turns), *more]
             print("$", " ".join(command), flush=True)
             subprocess.run(command, check=True, env=os.environ | KEEP_MEMORY)

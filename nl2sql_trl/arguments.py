@@ -45,7 +45,7 @@ class TrainArguments:
         default="holdout",
         metadata={"help": "questions of evaluation during training (eval_strategy), greedy"},
     )
-    eval_rows: int = field(default=64, metadata={"help": "how many of them, the same for every seed"})
+    eval_rows: int = field(default=64, metadata={"help": "how many, the same for every seed"})
     max_turns: int = field(default=5, metadata={"help": "model turns in a trajectory"})
     reserve_tokens: int = field(
         default=0, metadata={"help": "tokens kept for a forced final answer (0: none is forced)"}

@@ -89,8 +89,7 @@ def evaluate(folder: Path, data: str) -> None:
         if stage != BASE and not Path(model).is_dir():
             continue
         passes: dict[str, list[str]] = {stage: []}
-        # The base model writes no SQL and rambles up to the budget: greedy says it all.
-        if stage != BASE:
+        if stage in (WARM, *SEEDS):
             passes[_sampled(stage)] = ["--rows", str(SAMPLED_ROWS), "--samples", str(SAMPLES)]
             passes[_sampled(stage)] += ["--temperature", "1"]
         for name, more in passes.items():

@@ -683,3 +683,30 @@ def test_the_train_command_leaves_a_whole_run_directory(
         assert (run_dir / name).exists(), name
     # Our attention is a matter of this process: others must be able to load the model.
     assert "nl2sql" not in (run_dir / "model" / "config.json").read_text()
+
+
+def test_evaluation_during_training_asks_the_same_questions_for_every_seed(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nl2sql_trl import train
+
+    drawn = []
+
+    def trainer(_model: Any, _config: Any, task: Task, *_: Any, eval_task: Task, **__: Any) -> None:
+        drawn.append((list(task.examples), list(eval_task.examples)))
+        raise ValueError("that is all")
+
+    monkeypatch.setattr("nl2sql_trl.trainer.SqlGRPOTrainer", trainer)
+    monkeypatch.setattr("nl2sql_trl.launch.stop_on_interrupt", lambda _: None)
+    for seed in (0, 1):
+        command = (
+            f"--model_name_or_path {model_folder} --output_dir {tmp_path / str(seed)} "
+            f"--seed {seed} --rows 6 --eval_strategy steps --eval_steps 1 --eval_split dev "
+            "--eval_rows 4 --max_completion_length 16 --use_cpu true --bf16 false --report_to none"
+        )
+        monkeypatch.setattr(sys, "argv", ["train.py", *command.split()])
+        with pytest.raises(SystemExit):
+            train.main()
+    (trained, asked), (trained_1, asked_1) = drawn
+    assert trained != trained_1
+    assert asked == asked_1

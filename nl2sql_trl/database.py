@@ -28,6 +28,7 @@ __all__ = [
     "connect",
     "ddl",
     "execute",
+    "reads",
     "table_counts",
     "unreadable",
 ]
@@ -81,6 +82,15 @@ def execute(path: Path, query: str, limits: Limits = TOOL_LIMITS) -> QueryResult
     if status == "file":
         raise DatabaseError(found[0])
     raise sandbox.SandboxError(f"the process that runs SQL has a fault: {found[0]}")
+
+
+def reads(path: Path, query: str) -> frozenset[tuple[str, str]] | None:
+    """What a query would read (see `QueryResult.reads`), without running it.
+
+    None if it does not compile. Raises as `execute` does.
+    """
+    found = execute(path, f"EXPLAIN {query}")
+    return found.reads if found.outcome == "ok" else None
 
 
 def ddl(path: Path) -> str:

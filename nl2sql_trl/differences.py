@@ -7,12 +7,11 @@ tables come from SQLite itself, which tells at compile time what a statement rea
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from nl2sql_trl.database import connect
+from nl2sql_trl.database import reads
 from nl2sql_trl.goldtext import limit_cut, names, quoted_literals, tokens
 from nl2sql_trl.records import QueryResult
 from nl2sql_trl.rewards import ordered
@@ -169,24 +168,10 @@ def _words(query: str) -> dict[str, object]:
 
 def tables_read(path: Path, query: str) -> set[str] | None:
     """Lower-case names of the tables that a statement reads; None if it does not compile."""
-    read: set[str] = set()
-
-    def note(action: int, table: str | None, *_: object) -> int:
-        if action == sqlite3.SQLITE_READ and table:
-            read.add(table.lower())
-        reading = action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION)
-        allowed = reading or action == sqlite3.SQLITE_RECURSIVE
-        return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
-
-    connection = connect(path)
-    try:
-        connection.set_authorizer(note)
-        connection.execute(f"EXPLAIN {query}").close()
-    except (sqlite3.Error, sqlite3.Warning, UnicodeError, ValueError):
+    read = reads(path, query)
+    if read is None:
         return None
-    finally:
-        connection.close()
-    return {table for table in read if not table.startswith("sqlite_")}
+    return {table for table, _ in read if table and not table.startswith("sqlite_")}
 
 
 def quoted_as_literal(path: Path, query: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from nl2sql_trl.database import GOLD_LIMITS, Limits, execute
+from nl2sql_trl.database import GOLD_LIMITS, Limits, execute, reads
 from nl2sql_trl.records import QueryResult, Reason, Row, SqlValue, Verdict
 
 Reward = Callable[[Verdict], float]
@@ -100,15 +100,14 @@ def judge(
     if result.outcome == "error":
         return Verdict(False, "not_executable", result.error)
     found = compare(result, gold_result, ordered(gold), comparison)
-    reads = _gold_reads(db_path, gold)
-    share = len(result.reads & reads) / max(len(result.reads | reads), 1)
+    wanted = _gold_reads(db_path, gold)
+    share = len(result.reads & wanted) / max(len(result.reads | wanted), 1)
     return replace(found, reads_share=share)
 
 
 @lru_cache(maxsize=10_000)
 def _gold_reads(db_path: Path, gold: str) -> frozenset[tuple[str, str]]:
-    """What a gold reads; it is compiled, not run."""
-    return execute(db_path, f"EXPLAIN {gold}").reads
+    return reads(db_path, gold) or frozenset()
 
 
 def judge_on_suite(

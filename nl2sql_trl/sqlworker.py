@@ -43,11 +43,8 @@ def main() -> None:
     engine = Engine()
 
     def query(path: str, text: str, *limits: Any) -> tuple[Any, ...]:
-        result = engine.run(Path(path), text, Limits(*limits))
-        return (
-            *(result.outcome, result.columns, result.rows, result.complete, result.error),
-            result.reads,
-        )
+        r = engine.run(Path(path), text, Limits(*limits))
+        return r.outcome, r.columns, r.rows, r.complete, r.error, r.reads
 
     _send(answers, ("ready",))
     while (head := requests.read(8)) and len(head) == 8:

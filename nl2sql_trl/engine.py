@@ -27,6 +27,8 @@ from nl2sql_trl.sampling import Sampling, draw
 
 _FAMILIES = {"llama", "qwen2", "qwen3"}
 _MIN_PREFIX = 32
+_LONG = 128  # a new row's tokens, above which they are a beginning of its own: as wide as it is
+_PREFILL = 2048  # tokens computed at once for several rows, padding included
 
 
 def supports(model: Any) -> bool:
@@ -116,7 +118,7 @@ class TransformersPolicy:
                 raise ValueError(f"the context of {row.key} does not continue its earlier one")
             row.ids, row.limit, row.new_ids, row.logprobs = list(ids), limit, [], []
             rows.append(row)
-        for key in self._group(self.max_rows - len(table.rows)):
+        for key in self._group(self._room()):
             ids, limit = self._queue.pop(key)
             rng = random.Random(f"{self.seed}:{key}")
             row = Row(key, self._prefix_of(ids), list(ids), rng, limit)
@@ -132,9 +134,14 @@ class TransformersPolicy:
             table.activate(row)
         done: list[tuple[int, Sample]] = []
         # From the back: rows that end at once leave the table's active part without gaps.
-        for start in range(first + (len(rows) - 1) // 32 * 32, first - 1, -32):
-            done += self._extend(start, min(start + 32, first + len(rows)))
+        for start, stop in reversed(_chunks([len(row.pending) for row in rows])):
+            done += self._extend(first + start, first + stop)
         return done
+
+    def _room(self) -> int:
+        """How many new rows to take: few at a time would cost as much as many."""
+        room = self.max_rows - len(self._table.rows)
+        return room if room >= self.max_rows // 8 or not self._table.rows else 0
 
     def _group(self, room: int) -> list[int]:
         """Up to `room` queued keys; prefixes that are shared among them are put in place."""
@@ -142,7 +149,7 @@ class TransformersPolicy:
             # From the back of it keys are taken; neighbours share the longest beginnings.
             self._order.sort(key=lambda key: self._queue[key][0], reverse=True)
             self._sorted = True
-        order = [self._order.pop() for _ in range(min(max(0, room), len(self._order)))]
+        order = [self._order.pop() for _ in range(min(room, len(self._order)))]
         start = 0
         while start < len(order):
             first = self._queue[order[start]][0]
@@ -162,12 +169,21 @@ class TransformersPolicy:
             self._prefixes.setdefault(ids, Prefix(ids))
 
     def _prefix_of(self, ids: tuple[int, ...]) -> Prefix:
-        """The longest known prefix that leaves at least one token, computed if need be."""
+        """The longest known prefix that leaves at least one token, computed if need be.
+
+        Where it leaves many, all but the last are a prefix of their own: rows are computed and
+        kept as wide as the widest of them.
+        """
         best = Prefix(())
         for known in list(self._prefixes):
             shared = min(common_length(known, ids), len(ids) - 1)
             if shared >= _MIN_PREFIX and shared > len(best.ids):
                 best = self._cut(self._prefixes[known], shared)
+        if len(ids) - len(best.ids) > _LONG:
+            own = Prefix(ids[:-1])
+            self._prefixes[own.ids] = own
+            self._prefill(own)
+            return own
         return best
 
     def _cut(self, prefix: Prefix, length: int) -> Prefix:
@@ -220,6 +236,17 @@ class TransformersPolicy:
                 self._table.deactivate(row)
                 done.append((row.key, Sample(tuple(row.new_ids), tuple(row.logprobs))))
         return done
+
+
+def _chunks(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of rows that are computed at once, as (first, one after the last)."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for at in range(1, len(lengths) + 1):
+        if at == len(lengths) or max(lengths[start : at + 1]) * (at + 1 - start) > _PREFILL:
+            found.append((start, at))
+            start = at
+    return found
 
 
 def common_length(a: Sequence[int], b: Sequence[int]) -> int:

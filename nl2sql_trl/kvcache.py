@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 _STEP = 32  # tokens by which rows get more room
+_MOST_STACKS = 8
 
 
 @dataclass(slots=True)
@@ -145,21 +146,25 @@ class Stack:
 
 
 class Stacks:
-    """The stacks that rows at work need; made anew when other beginnings come or most have gone."""
+    """The stacks that rows at work need: new beginnings get stacks of their own.
+
+    All are made anew when most of what they hold has gone, or when they are many.
+    """
 
     def __init__(self) -> None:
         self._stacks: list[Stack] = []
 
     def over(self, rows: Sequence[Row]) -> list[Stack]:
         """Stacks that hold the beginning of each row."""
+        members: dict[int, int] = {}
+        for row in rows:
+            members[id(row.prefix)] = members.get(id(row.prefix), 0) + 1
         used: dict[int, Prefix] = {id(r.prefix): r.prefix for r in rows if r.prefix.ids}
         held = {key for stack in self._stacks for key in stack.places}
-        if not used.keys() <= held or len(held) > 2 * len(used):
-            members = dict.fromkeys(used, 0)
-            for row in rows:
-                if row.prefix.ids:
-                    members[id(row.prefix)] += 1
-            self._stacks = [Stack(part) for part in _alike(list(used.values()), members)]
+        new = _alike([p for key, p in used.items() if key not in held], members)
+        if len(held | used.keys()) > 2 * len(used) or len(self._stacks) + len(new) > _MOST_STACKS:
+            self._stacks, new = [], _alike(list(used.values()), members)
+        self._stacks += [Stack(part) for part in new]
         return self._stacks
 
 

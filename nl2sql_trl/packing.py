@@ -6,8 +6,8 @@ to itself, causally, and to the whole of its beginning; gradients of the beginni
 values are the sum over its rows.
 
 On a CPU the attention is written out: torch's fused one is slow there in bf16. Its backward pass
-computes the weights again from their log-sum-exp (Dao et al. 2022, "FlashAttention", section 3.1),
-so nothing of the size of the scores is kept. Elsewhere it is torch's, span by span.
+computes the weights again (as in Dao et al. 2022, "FlashAttention", section 3.1), so nothing of
+their size is kept. Elsewhere it is torch's, span by span.
 
 transformers calls `attention` under the name PACKED; the layout comes in through the model call as
 `packed`. What is packed together is `sharing.py`'s.
@@ -25,6 +25,7 @@ from torch import Tensor
 
 PACKED = "nl2sql_packed"
 _BLOCK = 128
+_softmax_backward = torch.ops.aten._softmax_backward_data
 
 
 class Span(NamedTuple):
@@ -95,15 +96,16 @@ def attention(
     **_: object,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls. Query (1, heads, tokens, head dim)."""
-    query, key = query.to(value.dtype), key.to(value.dtype)
+    # Under autocast the rotation leaves queries and keys in fp32: scaled there, rounded once.
+    query, key = (query * scaling).to(value.dtype), key.to(value.dtype)
     if query.device.type == "cpu":
-        out = _Attention.apply(query[0], key[0], value[0], packed, scaling)
+        out = _Attention.apply(query[0], key[0], value[0], packed)
     else:
-        out = _fused(query, key, value, packed, scaling)[0]
+        out = _fused(query, key, value, packed)[0]
     return out.transpose(0, 1)[None], None
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span]) -> Tensor:
     from torch.nn.attention.bias import causal_lower_right
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -117,7 +119,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float)
         mask = causal_lower_right(stop - start, keys.shape[2])
         outs.append(
             scaled_dot_product_attention(
-                q[:, :, start:stop], keys, values, mask, scale=scale, enable_gqa=True
+                q[:, :, start:stop], keys, values, mask, scale=1.0, enable_gqa=True
             )
         )
     return torch.cat(outs, 2)
@@ -126,55 +128,38 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float)
 class _Attention(torch.autograd.Function):
     """Softmax attention of every span. q (heads, tokens, dim); k and v (key-value heads, ...).
 
-    The query heads of one key-value head are stacked, so keys and values are not repeated.
+    q comes scaled. The query heads of one key-value head are stacked, so keys and values are not
+    repeated.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span], scale: float
-    ) -> Tensor:
-        out, totals = torch.empty_like(q), []
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Span]) -> Tensor:
+        out = torch.empty_like(q)
         with torch.autocast("cpu", enabled=False):
             for span in spans:
-                keys, values = _seen(k, span), _seen(v, span)
-                scores = _scores(_stacked(q, span, len(k)), keys, span, scale)
-                found, total = _partial(scores, values)
-                _put(out, span, found)
-                totals.append(total)
-        ctx.save_for_backward(q, k, v, out, *totals)
-        ctx.spans, ctx.scale = spans, scale
+                weights = _weights(_stacked(q, span, len(k)), _seen(k, span), span)
+                _put(out, span, torch.bmm(weights, _seen(v, span)))
+        ctx.save_for_backward(q, k, v)
+        ctx.spans = spans
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, *totals = ctx.saved_tensors
+        q, k, v = ctx.saved_tensors
         d_q = torch.empty_like(q)
         # Many rows add to one beginning: the sums are kept in fp32.
         d_k, d_v = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v))
         d_out = d_out.to(v.dtype)
-        # The row sums of weights times their gradients (ibid., section 3.1).
-        dots = (d_out.float() * out.float()).sum(-1, keepdim=True)
-        for span, total in zip(ctx.spans, totals, strict=True):
-            keys, values = _seen(k, span), _seen(v, span)
-            queries = _stacked(q, span, len(k))
+        for span in ctx.spans:
+            keys, queries = _seen(k, span), _stacked(q, span, len(k))
             above = _stacked(d_out, span, len(k))
-            weights = _scores(queries, keys, span, ctx.scale).sub_(total).exp_()
-            _add(d_v, span, torch.bmm(weights.to(v.dtype).transpose(1, 2), above))
-            d_scores = torch.bmm(above, values.transpose(1, 2)).float()
-            d_scores = d_scores.sub_(_stacked(dots, span, len(k))).mul_(weights).mul_(ctx.scale)
-            d_scores = d_scores.to(v.dtype)
+            weights = _weights(queries, keys, span)
+            _add(d_v, span, torch.bmm(weights.transpose(1, 2), above))
+            d_weights = torch.bmm(above, _seen(v, span).transpose(1, 2))
+            d_scores = _softmax_backward(d_weights, weights, -1, weights.dtype)
             _put(d_q, span, torch.bmm(d_scores, keys))
             _add(d_k, span, torch.bmm(d_scores.transpose(1, 2), queries))
-        return d_q, d_k.to(k.dtype), d_v.to(v.dtype), None, None
-
-
-def _partial(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Output of the softmax of scores, and their log-sum-exp, in fp32. Overwrites the scores."""
-    top = scores.amax(-1, keepdim=True)
-    weights = scores.sub_(top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    out = torch.bmm(weights.to(values.dtype), values)
-    return out.float().div_(total), total.log_().add_(top)
+        return d_q, d_k.to(k.dtype), d_v.to(v.dtype), None
 
 
 def _seen(x: Tensor, span: Span) -> Tensor:
@@ -202,18 +187,18 @@ def _add(target: Tensor, span: Span, both: Tensor) -> None:
         target[:, span.begin : span.end] += both[:, :shared]
 
 
-def _scores(queries: Tensor, keys: Tensor, span: Span, scale: float) -> Tensor:
-    """Scaled scores in fp32, minus infinity where a token would see a later one of its span."""
+def _weights(queries: Tensor, keys: Tensor, span: Span) -> Tensor:
+    """Softmax of the scores, 0 where a token would see a later one of its span."""
     width = span.stop - span.start
-    scores = torch.bmm(queries, keys.transpose(1, 2)).float().mul_(scale)
+    scores = torch.bmm(queries, keys.transpose(1, 2))
     own = scores.view(len(scores), -1, width, scores.shape[-1])[..., -width:]
-    own += _later(width)
-    return scores
+    own += _later(width, scores.dtype)
+    return scores.softmax(-1)
 
 
 @lru_cache(maxsize=64)
-def _later(width: int) -> Tensor:
-    return torch.full((width, width), float("-inf")).triu_(1)
+def _later(width: int, dtype: torch.dtype) -> Tensor:
+    return torch.full((width, width), float("-inf"), dtype=dtype).triu_(1)
 
 
 def register() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from fakes import chat_tokenizer, random_model
 
-from nl2sql_trl.engine import TransformersPolicy, common_length, supports
+from nl2sql_trl.engine import TransformersPolicy, _chunks, common_length, supports
 from nl2sql_trl.generate import GeneratePolicy
 from nl2sql_trl.kvcache import Prefix, Row, Stacks, Table
 from nl2sql_trl.packedlinear import packed
@@ -195,9 +195,63 @@ def test_a_new_beginning_is_never_taken_for_one_that_is_gone() -> None:
     for _ in range(50):
         # Each is freed before the next is made, which may then lie at the same address.
         prefix = Prefix((1, 2, 3), [torch.rand(2, 3, 4)], [torch.rand(2, 3, 4)])
-        [stack] = stacks.over([Row(0, prefix, [], random.Random(), 1)])
-        assert stack.keys[0][0].equal(prefix.keys[0])
-        del prefix, stack
+        found = stacks.over([Row(0, prefix, [], random.Random(), 1)])
+        [stack] = [s for s in found if id(prefix) in s.places]
+        assert stack.keys[0][stack.places[id(prefix)]][:, :3].equal(prefix.keys[0])
+        del prefix, stack, found
+
+
+def test_a_new_beginning_costs_no_copy_of_those_that_are_there() -> None:
+    rows = [
+        Row(n, Prefix((n,), [torch.rand(2, 1, 4)], [torch.rand(2, 1, 4)]), [], random.Random(), 1)
+        for n in range(40)
+    ]
+    stacks = Stacks()
+    [first] = list(stacks.over(rows[:20]))
+    for n in range(21, 24):
+        found = stacks.over(rows[:n])
+        assert found[0] is first
+        assert {place for stack in found for place in stack.places} == {
+            id(row.prefix) for row in rows[:n]
+        }
+    for n in range(24, 41):  # but there are never many
+        assert len(stacks.over(rows[:n])) <= 8
+
+
+def test_a_long_prompt_that_shares_nothing_widens_no_other_row(qwen: Any) -> None:
+    base = text(50, 1)
+    jobs = {key: (base + text(4, key), 5) for key in range(20)}
+    jobs[20], jobs[21] = (text(400, 20), 5), (text(150, 21), 5)
+    policy = TransformersPolicy(qwen, codec(()), GREEDY)
+    with policy.session():
+        for key, (ids, limit) in jobs.items():
+            policy.submit(key, ids, limit)
+        policy.step()
+        assert policy._table.length == 32
+    done = run(policy, jobs)
+    for key in (0, 20, 21):
+        assert done[key][0].ids == plain(qwen, *jobs[key], policy.codec.stop_ids)
+
+
+def test_rows_computed_at_once_are_few_where_they_are_wide() -> None:
+    lengths = [1] * 100 + [100] * 30 + [2000, 5000]
+    found = _chunks(lengths)
+    assert [n for start, stop in found for n in range(start, stop)] == list(range(len(lengths)))
+    for start, stop in found:
+        assert stop - start == 1 or (stop - start) * max(lengths[start:stop]) <= 2048
+    assert len(found) <= 6
+    assert _chunks([]) == []
+
+
+def test_places_are_filled_several_at_a_time(qwen: Any) -> None:
+    jobs = {key: (text(10, key), 1 + key % 9) for key in range(120)}
+    policy = TransformersPolicy(qwen, codec(()), GREEDY, max_rows=32)
+    taken: list[int] = []
+    group = policy._group
+    policy._group = lambda room: taken.append(len(found := group(room))) or found  # type: ignore
+    done = run(policy, jobs)
+    assert all(len(done[key][0].ids) <= limit for key, (_, limit) in jobs.items())
+    assert all(n >= 4 for n in [n for n in taken if n][:-1])
 
 
 def forced(key: int, turn: int, ids: list[int]) -> Job | None:

@@ -34,9 +34,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
 SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
 BASE, WARM = "base", "sft_retry"
-# What costs beside: the warm start's first part, and answers to questions of train.
-FIRST = "sft"
-ANSWERS = {"own": "the first part, for the second", "measured": "the warm start, for GRPO"}
+# What costs beside: the warm start's first part, and its answers to questions of train.
+FIRST, OWN = "sft", "own"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
@@ -143,11 +142,10 @@ def collect(folder: Path, out: Path) -> None:
         _copy_run(folder / stage, target)
     shutil.rmtree(out / FIRST, ignore_errors=True)  # it has no evaluation, so the loop leaves it
     _copy_run(folder / FIRST, out / FIRST)
-    for name in ANSWERS:
-        shutil.rmtree(out / name, ignore_errors=True)
-        if (folder / name / "report.json").is_file():
-            report = json.loads((folder / name / "report.json").read_text(encoding="utf-8"))
-            runs.write_json(out / name / "report.json", {"cost": report["cost"]})
+    shutil.rmtree(out / OWN, ignore_errors=True)
+    if (folder / OWN / "report.json").is_file():
+        report = json.loads((folder / OWN / "report.json").read_text(encoding="utf-8"))
+        runs.write_json(out / OWN / "report.json", {"cost": report["cost"]})
     stages = [folder / "evaluation" / s for s in (BASE, WARM) if s in evaluated]
     seeds = [str(folder / "evaluation" / s) for s in SEEDS if s in evaluated]
     write_report([*stages, ",".join(seeds)] if seeds else stages, folder)
@@ -363,7 +361,7 @@ def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:
             hours = sum(m["seconds/steps"] for m in metrics) / 3600
             peak = max(m["memory/peak_bytes"] for m in metrics)
             rows.append(_cost(name, str(metrics[-1]["step"]), hours, peak, manifest))
-    evaluated = ANSWERS | {s: f.name for s, f in stages.items()}
+    evaluated = {OWN: "the first part, for the second"} | {s: f.name for s, f in stages.items()}
     for stage, of in evaluated.items():
         path = out / stage / "report.json"
         report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

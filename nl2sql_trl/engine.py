@@ -171,15 +171,15 @@ class TransformersPolicy:
     def _prefix_of(self, ids: tuple[int, ...]) -> Prefix:
         """The longest known prefix that leaves at least one token, computed if need be.
 
-        Where it leaves many, all but the last are a prefix of their own: rows are computed and
-        kept as wide as the widest of them.
+        Where it leaves many, more than it has, all but the last are a prefix of their own: rows are
+        computed and kept as wide as the widest of them.
         """
         best = Prefix(())
         for known in list(self._prefixes):
             shared = min(common_length(known, ids), len(ids) - 1)
             if shared >= _MIN_PREFIX and shared > len(best.ids):
                 best = self._cut(self._prefixes[known], shared)
-        if len(ids) - len(best.ids) > _LONG:
+        if len(ids) - len(best.ids) > max(_LONG, len(best.ids)):
             own = Prefix(ids[:-1])
             self._prefixes[own.ids] = own
             self._prefill(own)

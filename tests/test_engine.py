@@ -233,6 +233,16 @@ def test_a_long_prompt_that_shares_nothing_widens_no_other_row(qwen: Any) -> Non
         assert done[key][0].ids == plain(qwen, *jobs[key], policy.codec.stop_ids)
 
 
+def test_long_questions_still_share_a_longer_schema(qwen: Any) -> None:
+    base = text(200, 1)
+    policy = TransformersPolicy(qwen, codec(()), GREEDY)
+    with policy.session():
+        for key in range(4):
+            policy.submit(key, base + text(150, 10 + key), 3)
+        policy.step()
+        assert [len(ids) for ids in policy._prefixes] == [200]
+
+
 def test_rows_computed_at_once_are_few_where_they_are_wide() -> None:
     lengths = [1] * 100 + [100] * 30 + [2000, 5000]
     found = _chunks(lengths)

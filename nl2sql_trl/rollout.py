@@ -17,6 +17,7 @@ from typing import Literal, get_args
 
 from nl2sql_trl import tools
 from nl2sql_trl.database import TOOL_LIMITS, Limits, execute
+from nl2sql_trl.hints import helped
 from nl2sql_trl.policy import Policy
 from nl2sql_trl.prompts import Codec, ParsedCall, extract_answer, messages, parse_calls
 from nl2sql_trl.records import (
@@ -206,6 +207,8 @@ def _run_calls(
             answered.append(_use(tool, call, prompt, config))
         else:
             result = execute(prompt.db_path, call.query, config.limits)
+            if result.outcome == "error" and config.truncation == "rows":
+                result = replace(result, error=helped(result.error, call.query, prompt.db_path))
             answered.append(_render(Call(call.query, "", None, result), config))
     return answered
 

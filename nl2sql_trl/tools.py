@@ -1,7 +1,8 @@
 """Tools as the model sees them: their schemas for the chat template and the text of their answers.
 
 An answer is one JSON object, `{"columns": [...], "rows": [[...]]}` or `{"error": "..."}`. Two
-ways of keeping it short: `rows` (the default) drops whole rows and says how many there are;
+ways of keeping it short: `rows` (the default) drops whole rows and says how many there are, and an
+error about a name comes with the nearest ones (`hints.py`);
 `seed` elides the middle of the text at 256 characters, as the reference model was trained with
 (the result is 273 characters and no longer JSON).
 

@@ -377,7 +377,8 @@ def test_the_steps_then_the_sql_and_its_rows_are_printed(call: Callable[..., Any
     assert status == 0
     assert out.splitlines() == [
         "run_sql  SELECT nosuch FROM singer",
-        'error    {"error": "no such column: nosuch"}',
+        'error    {"error": "no such column: nosuch. Did you mean singer.name, singer.id or '
+        'singer.age?"}',
         f"run_sql  {COUNT}",
         'rows     {"columns": ["count(*)"], "rows": [[4]]}',
         f"answer   {COUNT}",

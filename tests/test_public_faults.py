@@ -199,15 +199,16 @@ def test_order_names_and_nothing_reach_the_model(
 @pytest.mark.parametrize(
     ("query", "error"),
     [
-        ("SELECT nope FROM t", "no such column: nope"),
-        ("SELECT a FROM t JOIN u", "ambiguous column name: a"),
+        ("SELECT nope FROM t", "no such column: nope. Did you mean t."),
+        ("SELECT a FROM t JOIN u", "ambiguous column name: a. It is in t and u"),
     ],
 )
-def test_the_error_of_a_bad_column_is_sqlites_own_and_names_no_path(
+def test_the_error_of_a_bad_column_begins_as_sqlites_own_and_names_no_path(
     db: Path, query: str, error: str
 ) -> None:
     (told,) = responses(play(db, call_text(query), answer_text("SELECT 1")))
-    assert told == {"error": error}
+    assert told["error"].startswith(error)
+    assert str(db.parent) not in told["error"]
 
 
 def test_a_result_larger_than_what_is_left_is_cut_to_fit_or_ends_the_row(db: Path) -> None:

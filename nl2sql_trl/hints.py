@@ -1,0 +1,91 @@
+"""What a model is told beside SQLite's error: names of the schema that it may have meant.
+
+`no such column: T1.singer_name` says what is wrong, not what would be right, and a small model
+writes the same query again. `helped` adds the names nearest to the missing one, columns with their
+table, or the tables that an ambiguous column is in. SQLite's own words stay in front.
+
+Nothing is mended here: the model reads and decides. The reference's tool says SQLite's words alone
+(`truncation: seed`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from difflib import SequenceMatcher
+from functools import lru_cache
+from pathlib import Path
+
+from nl2sql_trl.sqlengine import connect, printable
+
+_MISSING = re.compile(r"no such (table|column): (.+)", re.DOTALL)
+_AMBIGUOUS = re.compile(r"ambiguous column name: (.+)", re.DOTALL)
+_NAMES = 3
+_HERE = 0.2  # by so much a column of a table that the query names is nearer
+_WORD = re.compile(r"\w+")
+
+
+def helped(error: str, query: str, path: Path) -> str:
+    """The error with the names that may have been meant; as it is where it is about no name."""
+    if found := _MISSING.fullmatch(error):
+        kind, missing = found.groups()
+        if names := _nearest(kind, missing, query, _schema(path)):
+            return f"{error}. Did you mean {_listed(names, 'or')}?"
+    elif found := _AMBIGUOUS.fullmatch(error):
+        tables = _holders(found[1], query, _schema(path))
+        if len(tables) > 1:
+            return f"{error}. It is in {_listed(tables, 'and')}"
+    return error
+
+
+def _nearest(kind: str, missing: str, query: str, schema: dict[str, tuple[str, ...]]) -> list[str]:
+    """Up to _NAMES names of this kind, the nearest first."""
+    wanted = missing.rpartition(".")[2].lower()
+    if kind == "table":
+        return sorted(schema, key=lambda name: -_alike(wanted, name.lower()))[:_NAMES]
+    said = {word.lower() for word in _WORD.findall(query)}
+    near = []
+    for table, columns in schema.items():
+        bonus = _HERE if table.lower() in said else 0.0
+        for column in columns:
+            # `singer_name` may be the `name` of singer.
+            forms = (column.lower(), f"{table}_{column}".lower())
+            near.append((-max(_alike(wanted, form) for form in forms) - bonus, table, column))
+    return [f"{table}.{column}" for _, table, column in sorted(near)[:_NAMES]]
+
+
+def _holders(column: str, query: str, schema: dict[str, tuple[str, ...]]) -> list[str]:
+    """The tables that the query names and that have this column."""
+    said = {word.lower() for word in _WORD.findall(query)}
+    return [
+        table
+        for table, columns in schema.items()
+        if table.lower() in said and column.lower() in map(str.lower, columns)
+    ]
+
+
+def _alike(a: str, b: str) -> float:
+    return SequenceMatcher(None, a, b).ratio()
+
+
+def _listed(names: list[str], word: str) -> str:
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+@lru_cache(maxsize=1024)
+def _schema(path: Path) -> dict[str, tuple[str, ...]]:
+    """Columns of each user table. Raises DatabaseError if there is no such file."""
+    found: dict[str, tuple[str, ...]] = {}
+    with contextlib.closing(connect(path)) as connection:
+        names = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') "
+            "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
+        ).fetchall()
+        for (name,) in names:
+            with contextlib.suppress(sqlite3.Error):  # a view of a table that is gone, say
+                quoted = name.replace('"', '""')
+                columns = connection.execute(f'PRAGMA table_info("{quoted}")').fetchall()
+                found[printable(name)] = tuple(printable(c[1]) for c in columns)
+    return found

@@ -131,8 +131,8 @@ class Table:
 class Stack:
     """Shared beginnings side by side, padded to the longest.
 
-    keys, values: per layer (beginnings, key-value heads, length, head dim). hidden: what is
-    padding, (beginnings, 1, length), or None where nothing is.
+    keys, values: per layer (beginnings, key-value heads, length, head dim). hidden: to be added to
+    scores, minus infinity on padding, (beginnings, 1, length); None where nothing is padding.
     """
 
     def __init__(self, prefixes: Sequence[Prefix]) -> None:
@@ -142,7 +142,7 @@ class Stack:
         layers = range(len(prefixes[0].keys))
         self.keys = [_side_by_side([p.keys[n] for p in prefixes]) for n in layers]
         self.values = [_side_by_side([p.values[n] for p in prefixes]) for n in layers]
-        self.hidden = _padding([len(p.ids) for p in prefixes], self.keys[0].device)
+        self.hidden = _padding([len(p.ids) for p in prefixes], self.keys[0])
 
 
 class Stacks:
@@ -194,10 +194,11 @@ def _side_by_side(tensors: list[torch.Tensor]) -> torch.Tensor:
     return found
 
 
-def _padding(lengths: list[int], device: torch.device) -> torch.Tensor | None:
+def _padding(lengths: list[int], like: torch.Tensor) -> torch.Tensor | None:
     import torch
 
     if min(lengths) == max(lengths):
         return None
-    seen = torch.tensor(lengths, device=device)[:, None]
-    return (torch.arange(max(lengths), device=device)[None] >= seen)[:, None]
+    seen = torch.tensor(lengths, device=like.device)[:, None]
+    beyond = (torch.arange(max(lengths), device=like.device)[None] >= seen)[:, None]
+    return like.new_zeros(beyond.shape).masked_fill_(beyond, float("-inf"))

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,18 @@ from nl2sql_trl.spider.hardness import LEVELS
 ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
 SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
-BASE, WARM = "base", "sft_retry"
-# What costs beside: the warm start's first part, and its answers to questions of train.
-FIRST, OWN = "sft", "own"
+BUDGET = 288  # tokens over all turns, as in grpo.yaml
+BASE, WARM = "base", "sft"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
-    BASE: ("base", 4),
-    WARM: ("warm start", 4),
-    "grpo_0": ("GRPO, seed 0", 4),
-    "grpo_1": ("GRPO, seed 1", 4),
+    BASE: ("base", 3),
+    WARM: ("warm start", 3),
+    "grpo_0": ("GRPO, seed 0", 3),
+    "grpo_1": ("GRPO, seed 1", 3),
     "sft_one_turn": ("warm start without tool", 1),
     "grpo_one_turn": ("GRPO without tool", 1),
-    "grpo_suite": ("GRPO, test suite as reward", 4),
+    "grpo_suite": ("GRPO, test suite as reward", 3),
 }
 # What is compared with what, paired by question.
 CHANGES = {
@@ -82,8 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def evaluate(folder: Path, data: str) -> None:
     """Greedy evaluation of each stage on all of dev, and a sampled one on some questions.
 
-    What is there is kept, and what was stopped goes on.
+    One a core at a time, its output in a log beside it. What is there is kept, and what was stopped
+    goes on. Exits naming the log of the first that failed.
     """
+    commands: dict[Path, list[str]] = {}
     for stage, (_, turns) in STAGES.items():
         model = "smollm2-135m" if stage == BASE else str(folder / stage / "model")
         if stage != BASE and not Path(model).is_dir():
@@ -94,13 +96,27 @@ def evaluate(folder: Path, data: str) -> None:
             passes[_sampled(stage)] += ["--temperature", "1"]
         for name, more in passes.items():
             out = folder / "evaluation" / name
-            if _is_newer(out / "report.json", Path(model)):
-                continue
-            command = [sys.executable, "-m", "nl2sql_trl.evaluate", "--model", model]
-            command += ["--data", data, "--out", str(out), "--bf16", "--budget", "320"]
-            command += ["--max_turns", str(turns), *more]
-            print("$", " ".join(command), flush=True)
-            subprocess.run(command, check=True, env=os.environ | KEEP_MEMORY)
+            if not _is_newer(out / "report.json", Path(model)):
+                command = [sys.executable, "-m", "nl2sql_trl.evaluate", "--model", model]
+                command += ["--data", data, "--out", str(out), "--bf16", "--budget", str(BUDGET)]
+                commands[out] = [*command, "--max_turns", str(turns), *more]
+    # The greedy ones first: the tables can be made without the sampled ones.
+    order = sorted(commands, key=lambda out: out.name.endswith(_sampled("")))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        failed = [f for f in pool.map(lambda out: _evaluated(out, commands[out]), order) if f]
+    if failed:
+        sys.exit(f"error: an evaluation failed: see {failed[0]}")
+
+
+def _evaluated(out: Path, command: list[str]) -> Path | None:
+    """Run one evaluation on a core of its own; returns its log if it failed."""
+    log = out.parent / f"{out.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    print("$", " ".join(command), f"> {log}", flush=True)
+    with log.open("w", encoding="utf-8") as file:
+        env = os.environ | KEEP_MEMORY | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=env, stdout=file, stderr=subprocess.STDOUT)
+    return log if done.returncode else None
 
 
 def _is_newer(report: Path, model: Path) -> bool:
@@ -140,12 +156,6 @@ def collect(folder: Path, out: Path) -> None:
         greedy = runs.read_jsonl(source / "trajectories.jsonl")
         _write_csv(target / "rows.csv", _lines(greedy, sampled))
         _copy_run(folder / stage, target)
-    shutil.rmtree(out / FIRST, ignore_errors=True)  # it has no evaluation, so the loop leaves it
-    _copy_run(folder / FIRST, out / FIRST)
-    shutil.rmtree(out / OWN, ignore_errors=True)
-    if (folder / OWN / "report.json").is_file():
-        report = json.loads((folder / OWN / "report.json").read_text(encoding="utf-8"))
-        runs.write_json(out / OWN / "report.json", {"cost": report["cost"]})
     stages = [folder / "evaluation" / s for s in (BASE, WARM) if s in evaluated]
     seeds = [str(folder / "evaluation" / s) for s in SEEDS if s in evaluated]
     write_report([*stages, ",".join(seeds)] if seeds else stages, folder)
@@ -353,23 +363,21 @@ def _moves(stages: dict[str, Stage]) -> list[str]:
 
 def _costs(out: Path, stages: dict[str, Stage]) -> list[list[str]]:
     rows = []
-    names = {FIRST: "warm start, first part"} | {s: found.name for s, found in stages.items()}
-    for stage, name in names.items():
+    for stage, found in stages.items():
         metrics = runs.read_jsonl(out / stage / "metrics.jsonl")
         if metrics:
             manifest = json.loads((out / stage / "manifest.json").read_text(encoding="utf-8"))
             hours = sum(m["seconds/steps"] for m in metrics) / 3600
             peak = max(m["memory/peak_bytes"] for m in metrics)
-            rows.append(_cost(name, str(metrics[-1]["step"]), hours, peak, manifest))
-    evaluated = {OWN: "the first part, for the second"} | {s: f.name for s, f in stages.items()}
-    for stage, of in evaluated.items():
+            rows.append(_cost(found.name, str(metrics[-1]["step"]), hours, peak, manifest))
+    for stage, found in stages.items():
         path = out / stage / "report.json"
         report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         for name, what in (("cost", "evaluation"), ("sampled_cost", "sampling")):
             cost = report.get(name)
             if cost:
                 hours, peak = cost["seconds"] / 3600, cost["peak_bytes"]
-                rows.append(_cost(f"{what} of {of}", "", hours, peak, cost))
+                rows.append(_cost(f"{what} of {found.name}", "", hours, peak, cost))
     return rows
 
 

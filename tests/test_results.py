@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import spider_result
 
 COMMITTED = ROOT / "results" / "spider_smollm2"
-GREEDY = {"base": "00000000", "sft_retry": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
+GREEDY = {"base": "00000000", "sft": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
 MACHINE = {"cpu": "a processor", "cpus": 2}
 COST = {"seconds": 1800.0, "peak_bytes": 2**31} | MACHINE
 METRICS = {"reward": 0.2, "seconds/steps": 1800.0, "memory/peak_bytes": 2**30}
@@ -29,11 +30,6 @@ METRICS = {"reward": 0.2, "seconds/steps": 1800.0, "memory/peak_bytes": 2**30}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Run folders of four stages, evaluated; the base model was not sampled."""
-    first = tmp_path / "runs" / "sft"
-    runs.append_jsonl(first / "metrics.jsonl", [{"step": 9} | METRICS])
-    runs.write_json(first / "manifest.json", MACHINE)
-    own = COST | {"seconds": 900.0}
-    runs.write_json(tmp_path / "runs" / "own" / "report.json", {"rows": 5, "cost": own})
     for stage, verdicts in GREEDY.items():
         out = write_evaluation(
             tmp_path / "runs" / "evaluation" / stage, rollouts(verdicts), cost=COST
@@ -83,7 +79,7 @@ def test_readme_gets_the_block_between_its_marks_and_once(block: str, folder: Pa
 
 def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     databases = ["music"] * 4 + ["shops"] * 4
-    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft_retry", "grpo_0"))
+    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft", "grpo_0"))
     assert f"| GRPO, seed 0 | {stats.mean(grpo, databases)} |" in block
     # Half of the samples repeat the greedy verdict, the others are right, and so is the vote.
     assert f"| {stats.mean([(1 + v) / 2 for v in grpo[:6]], databases[:6])} | 1.000 " in block
@@ -100,8 +96,6 @@ def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     assert "| no answer | 2 | 1 | 1 | 0 |" in block
     assert "| none: it was right | 2 | 2 (100.0%) | 2 (100.0%) |" in block
     assert "| no answer | 1 | 0 (0.0%) | 1 (100.0%) |" in block
-    assert "| warm start, first part | 9 | 0.50 | 1.0 GiB | 2 x a processor |" in block
-    assert "| evaluation of the first part, for the second |  | 0.25 | 2.0 GiB |" in block
     assert "| warm start | 4 | 2.00 | 4.0 GiB | 2 x a processor |" in block
     assert "| evaluation of base |  | 0.50 | 2.0 GiB | 2 x a processor |" in block
 
@@ -128,12 +122,13 @@ def test_a_model_that_was_trained_again_is_evaluated_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(
-        spider_result.subprocess,
-        "run",
-        lambda command, **_: asked.append(command[command.index("--out") + 1]),
-    )
-    for stage in ("sft_retry", "grpo_0", "grpo_1"):
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        asked.append(command[command.index("--out") + 1])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(spider_result.subprocess, "run", run)
+    for stage in ("sft", "grpo_0", "grpo_1"):
         model = folder / "runs" / stage / "model" / "model.safetensors"
         model.parent.mkdir()
         model.touch()
@@ -141,7 +136,24 @@ def test_a_model_that_was_trained_again_is_evaluated_again(
         os.utime(model, (later, later))
         os.utime(folder / "runs" / "evaluation" / stage / "report.json")
     spider_result.evaluate(folder / "runs", "data")
-    assert [Path(out).name for out in asked] == ["grpo_0", "grpo_0_sampled"]
+    assert sorted(Path(out).name for out in asked) == ["grpo_0", "grpo_0_sampled"]
+
+
+def test_an_evaluation_that_fails_ends_the_command_and_names_its_log(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(folder / "runs" / "evaluation" / "base")
+
+    def run(command: list[str], stdout: Any, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        stdout.write("what was wrong")
+        return subprocess.CompletedProcess(command, 2)
+
+    monkeypatch.setattr(spider_result.subprocess, "run", run)
+    with pytest.raises(SystemExit) as stopped:
+        spider_result.evaluate(folder / "runs", "data")
+    log = folder / "runs" / "evaluation" / "base.log"
+    assert stopped.value.code == f"error: an evaluation failed: see {log}"
+    assert log.read_text(encoding="utf-8") == "what was wrong"
 
 
 def test_right_on_one_database_and_wrong_on_its_suite_is_an_accident() -> None:
@@ -172,9 +184,7 @@ def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
     for path in kept:
         if path.suffix != ".png":
             assert str(ROOT) not in path.read_text(encoding="utf-8"), path
-    manifest = json.loads(
-        (folder / "out" / "sft_retry" / "manifest.json").read_text(encoding="utf-8")
-    )
+    manifest = json.loads((folder / "out" / "sft" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["command"] == ["nl2sql_trl/sft.py"]
 
 

@@ -25,6 +25,10 @@ from nl2sql_trl.runs import read_jsonl
 from nl2sql_trl.task import Task
 
 
+_OWN = 0.75  # of the mistakes are near the row's own gold
+_MISSPELT = 0.75  # of them are a name misspelt: the tool's answer names the right one
+
+
 class Attempt(NamedTuple):
     """A question, and the query of a model's first call if it failed."""
 
@@ -60,9 +64,9 @@ def demonstrations(
                     f"this data's {example.question!r}"
                 )
         else:
-            # Half of the mistakes are near another question's query: where the mended call is
+            # Some of the mistakes are near another question's query: where the mended call is
             # always the failed one but for a name, a model learns to repeat what failed.
-            near = rng.choice([example.gold, rng.choice(golds[example.db_path])])
+            near = example.gold if rng.random() < _OWN else rng.choice(golds[example.db_path])
             query = mistake(example.db_path, near, rng) if rng.random() < retry_share else None
         if query:
             turns.insert(0, call_text(query))
@@ -98,8 +102,9 @@ def mistake(database: Path, gold: str, rng: random.Random, tries: int = 8) -> st
     places = [m for m in _WORD.finditer(gold) if m[0].lower() not in KEYWORDS]
     for _ in range(tries if places and names else 0):
         place = rng.choice(places)
-        misspelt = rng.choice([f"{place[0]}s", f"{place[0]}_name", place[0][:-1]])
-        wrong = rng.choice([misspelt, rng.choice(names)])
+        last = place[0].rpartition("_")[2]  # of `country_name` a model often writes `name`
+        misspelt = rng.choice([f"{place[0]}s", f"{place[0]}_name", place[0][:-1], last])
+        wrong = misspelt if rng.random() < _MISSPELT else rng.choice(names)
         query = gold[: place.start()] + wrong + gold[place.end() :]
         if execute(database, query).outcome == "error":
             return query

@@ -24,7 +24,6 @@ from nl2sql_trl.rollout import rollout
 from nl2sql_trl.runs import read_jsonl
 from nl2sql_trl.task import Task
 
-
 _OWN = 0.75  # of the mistakes are near the row's own gold
 _MISSPELT = 0.75  # of them are a name misspelt: the tool's answer names the right one
 

@@ -35,15 +35,15 @@ ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
 SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
 BUDGET = 288  # tokens over all turns, as in grpo.yaml
-BASE, WARM = "base", "sft"
+BASE, WARM = "base", "sft_tool"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
     BASE: ("base", 3),
+    "sft": ("warm start without tool", 1),
     WARM: ("warm start", 3),
     "grpo_0": ("GRPO, seed 0", 3),
     "grpo_1": ("GRPO, seed 1", 3),
-    "sft_one_turn": ("warm start without tool", 1),
     "grpo_one_turn": ("GRPO without tool", 1),
     "grpo_suite": ("GRPO, test suite as reward", 3),
 }
@@ -52,7 +52,7 @@ CHANGES = {
     "grpo_0": WARM,
     "grpo_1": WARM,
     "grpo_suite": WARM,
-    "grpo_one_turn": "sft_one_turn",
+    "grpo_one_turn": "sft",
 }
 _FLAGS = ("executable", "ran_its_answer")
 

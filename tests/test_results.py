@@ -184,7 +184,9 @@ def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
     for path in kept:
         if path.suffix != ".png":
             assert str(ROOT) not in path.read_text(encoding="utf-8"), path
-    manifest = json.loads((folder / "out" / "sft_tool" / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads(
+        (folder / "out" / "sft_tool" / "manifest.json").read_text(encoding="utf-8")
+    )
     assert manifest["command"] == ["nl2sql_trl/sft.py"]
 
 

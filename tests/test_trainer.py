@@ -97,11 +97,11 @@ def sampled(task: Task, run_dir: Path, callbacks: Sequence[Any] = (), **changes:
 
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Logged rows without what depends on the clock."""
+    """Logged rows without what depends on the clock or on what the process did before."""
     rows = read_jsonl(run_dir / "metrics.jsonl")
+    other = ("time", "step_time", "memory/peak_bytes")
     return [
-        {k: v for k, v in row.items() if k not in ("time", "step_time") and k[:8] != "seconds/"}
-        for row in rows
+        {k: v for k, v in row.items() if k not in other and k[:8] != "seconds/"} for row in rows
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.metadata
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from nl2sql_trl.data import to_dataset
 from nl2sql_trl.database import execute
+from nl2sql_trl.hints import helped
 from nl2sql_trl.policy import ScriptedPolicy
 from nl2sql_trl.prompts import Codec, answer_text, call_text, extract_answer
 from nl2sql_trl.records import Verdict
@@ -160,7 +162,8 @@ def trls(
         Args:
             query: the query
         """
-        return render(execute(db_path, query))
+        found = execute(db_path, query)
+        return render(replace(found, error=helped(found.error, query, db_path)))
 
     # The schema in the prompt is made from the docstring: put ours in its place.
     monkeypatch.setattr(

@@ -35,12 +35,13 @@ ROOT = Path(__file__).resolve().parents[1]
 README, MARKS = ROOT / "README.md", ("<!-- spider result -->\n", "<!-- end -->\n")
 SAMPLES, SAMPLED_ROWS = 8, 256  # samples a question, and of how many questions, drawn by seed 0
 BUDGET = 288  # tokens over all turns, as in grpo.yaml
-BASE, WARM = "base", "sft_tool"
+BASE, WARM = "base", "sft_retry"
 SEEDS = ("grpo_0", "grpo_1")
 # A stage's folder, its name in the tables and how many turns it may take.
 STAGES = {
     BASE: ("base", 3),
     "sft": ("warm start without tool", 1),
+    "sft_tool": ("warm start without its own failed calls", 3),
     WARM: ("warm start", 3),
     "grpo_0": ("GRPO, seed 0", 3),
     "grpo_1": ("GRPO, seed 1", 3),

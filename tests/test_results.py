@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import spider_result
 
 COMMITTED = ROOT / "results" / "spider_smollm2"
-GREEDY = {"base": "00000000", "sft_tool": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
+GREEDY = {"base": "00000000", "sft_retry": "10010000", "grpo_0": "11010010", "grpo_1": "10011000"}
 MACHINE = {"cpu": "a processor", "cpus": 2}
 COST = {"seconds": 1800.0, "peak_bytes": 2**31} | MACHINE
 METRICS = {"reward": 0.2, "seconds/steps": 1800.0, "memory/peak_bytes": 2**30}
@@ -79,7 +79,7 @@ def test_readme_gets_the_block_between_its_marks_and_once(block: str, folder: Pa
 
 def test_the_tables_hold_what_the_rows_give(block: str) -> None:
     databases = ["music"] * 4 + ["shops"] * 4
-    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft_tool", "grpo_0"))
+    warm, grpo = ([float(v) for v in GREEDY[s]] for s in ("sft_retry", "grpo_0"))
     assert f"| GRPO, seed 0 | {stats.mean(grpo, databases)} |" in block
     # Half of the samples repeat the greedy verdict, the others are right, and so is the vote.
     assert f"| {stats.mean([(1 + v) / 2 for v in grpo[:6]], databases[:6])} | 1.000 " in block
@@ -128,7 +128,7 @@ def test_a_model_that_was_trained_again_is_evaluated_again(
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(spider_result.subprocess, "run", run)
-    for stage in ("sft_tool", "grpo_0", "grpo_1"):
+    for stage in ("sft_retry", "grpo_0", "grpo_1"):
         model = folder / "runs" / stage / "model" / "model.safetensors"
         model.parent.mkdir()
         model.touch()
@@ -185,7 +185,7 @@ def test_what_is_kept_is_small_and_names_no_folder_of_this_machine(
         if path.suffix != ".png":
             assert str(ROOT) not in path.read_text(encoding="utf-8"), path
     manifest = json.loads(
-        (folder / "out" / "sft_tool" / "manifest.json").read_text(encoding="utf-8")
+        (folder / "out" / "sft_retry" / "manifest.json").read_text(encoding="utf-8")
     )
     assert manifest["command"] == ["nl2sql_trl/sft.py"]
 

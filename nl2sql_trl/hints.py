@@ -22,6 +22,7 @@ from nl2sql_trl.sqlengine import connect, printable
 _MISSING = re.compile(r"no such (table|column): (.+)", re.DOTALL)
 _AMBIGUOUS = re.compile(r"ambiguous column name: (.+)", re.DOTALL)
 _NAMES = 3
+_LONGEST = 64  # characters of a missing name that are compared
 _HERE = 0.2  # by so much a column of a table that the query names is nearer
 _WORD = re.compile(r"\w+")
 
@@ -41,7 +42,7 @@ def helped(error: str, query: str, path: Path) -> str:
 
 def _nearest(kind: str, missing: str, query: str, schema: dict[str, tuple[str, ...]]) -> list[str]:
     """Up to _NAMES names of this kind, the nearest first."""
-    wanted = missing.rpartition(".")[2].lower()
+    wanted = missing.rpartition(".")[2].lower()[:_LONGEST]
     if kind == "table":
         return sorted(schema, key=lambda name: -_alike(wanted, name.lower()))[:_NAMES]
     said = {word.lower() for word in _WORD.findall(query)}

@@ -60,6 +60,15 @@ def test_the_nearest_name_is_named_first_after_sqlites_own_words(
     assert said.endswith("?")
 
 
+def test_of_an_endless_name_the_beginning_is_compared(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr("nl2sql_trl.hints._alike", lambda a, b: compared.append(a) or 0.0)
+    assert "Did you mean" in told(db, f"SELECT {'name' * 5000} FROM singer")
+    assert {len(name) for name in compared} == {64}
+
+
 def test_an_ambiguous_column_comes_with_the_tables_of_the_query_that_have_it(db: Path) -> None:
     query = "SELECT name FROM singer JOIN stadium"
     assert told(db, query) == "ambiguous column name: name. It is in singer and stadium"

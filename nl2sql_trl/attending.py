@@ -110,8 +110,7 @@ class RowsView:
         kv = k.shape[1]
         q = q.reshape(batch, kv, -1, dim)
         scores = torch.bmm(q.flatten(0, 1), keys.transpose(1, 2))
-        if self.hidden.dtype != scores.dtype:
-            self.hidden = self.hidden.to(scores.dtype)
+        self.hidden = self.hidden.to(scores.dtype)
         scores.view(batch, kv, -1, width, keys.shape[1]).add_(self.hidden)
         out, total = _partial(scores, values)
         if self.parts:

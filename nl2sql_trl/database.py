@@ -11,6 +11,7 @@ What it does not do: queries on a file that is being written to. Files are taken
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from dataclasses import astuple
@@ -25,6 +26,7 @@ __all__ = [
     "TOOL_LIMITS",
     "DatabaseError",
     "Limits",
+    "columns",
     "connect",
     "ddl",
     "execute",
@@ -110,6 +112,22 @@ def ddl(path: Path) -> str:
     finally:
         connection.close()
     return "\n\n".join(printable(sql.strip()) for (sql,) in rows if sql)
+
+
+def columns(path: Path) -> dict[str, tuple[str, ...]]:
+    """Columns of every table and view, by name; none of a view whose table is gone.
+
+    SQLite's own tables are among them. Raises DatabaseError if there is no such file.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    kinds = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name"
+    with contextlib.closing(connect(path)) as connection:
+        for (table,) in connection.execute(kinds).fetchall():
+            found[table] = ()
+            with contextlib.suppress(sqlite3.Error):
+                rows = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+                found[table] = tuple(name for (name,) in rows)
+    return found
 
 
 def table_counts(path: Path) -> dict[str, int]:

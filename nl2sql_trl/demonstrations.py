@@ -44,7 +44,7 @@ def demonstrations(
 ) -> list[Trajectory]:
     """One trajectory a row of the task, played from its gold.
 
-    retry_share: of the rows, those that begin with a call that fails; its error is SQLite's own.
+    retry_share: of the rows, those that begin with a call that fails; the tool says its error.
     attempts: a model's first calls, by row: those that failed, in place of made-up ones. Where the
     task has one turn there is no call. Raises DataError for attempts at other questions.
     """

@@ -13,13 +13,11 @@ rest, and that is all these questions need. The official grammar is in `spider/`
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from nl2sql_trl.database import GOLD_LIMITS, connect, execute
+from nl2sql_trl.database import GOLD_LIMITS, columns, execute
 
 Cut = Literal["no_limit", "clean", "tie", "no_order", "undecided"]
 
@@ -262,15 +260,5 @@ def quoted_literals(query: str, names: set[str]) -> list[str]:
 
 def names(path: Path) -> set[str]:
     """Lower-case names of the tables, views and columns of a database."""
-    kinds = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
-    connection = connect(path)
-    try:
-        names = {name for (name,) in connection.execute(kinds)}
-        for table in list(names):
-            # A view on a table that is gone has no columns to tell.
-            with contextlib.suppress(sqlite3.Error):
-                columns = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
-                names.update(name for (name,) in columns)
-    finally:
-        connection.close()
-    return {name.lower() for name in names}
+    found = columns(path)
+    return {name.lower() for name in (*found, *(c for held in found.values() for c in held))}

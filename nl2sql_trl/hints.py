@@ -10,14 +10,13 @@ Nothing is mended here: the model reads and decides. The reference's tool says S
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sqlite3
 from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 
-from nl2sql_trl.sqlengine import connect, printable
+from nl2sql_trl.database import columns
+from nl2sql_trl.sqlengine import printable
 
 _MISSING = re.compile(r"no such (table|column): (.+)", re.DOTALL)
 _AMBIGUOUS = re.compile(r"ambiguous column name: (.+)", re.DOTALL)
@@ -29,40 +28,41 @@ _WORD = re.compile(r"\w+")
 
 def helped(error: str, query: str, path: Path) -> str:
     """The error with the names that may have been meant; as it is where it is about no name."""
+    said = {word.lower() for word in _WORD.findall(query)}
     if found := _MISSING.fullmatch(error):
         kind, missing = found.groups()
-        if names := _nearest(kind, missing, query, _schema(path)):
+        if names := _nearest(kind, missing, said, _schema(path)):
             return f"{error}. Did you mean {_listed(names, 'or')}?"
     elif found := _AMBIGUOUS.fullmatch(error):
-        tables = _holders(found[1], query, _schema(path))
+        tables = _holders(found[1], said, _schema(path))
         if len(tables) > 1:
             return f"{error}. It is in {_listed(tables, 'and')}"
     return error
 
 
-def _nearest(kind: str, missing: str, query: str, schema: dict[str, tuple[str, ...]]) -> list[str]:
-    """Up to _NAMES names of this kind, the nearest first."""
+def _nearest(
+    kind: str, missing: str, said: set[str], schema: dict[str, tuple[str, ...]]
+) -> list[str]:
+    """Up to _NAMES names of this kind, the nearest first. `said`: the words of the query."""
     wanted = missing.rpartition(".")[2].lower()[:_LONGEST]
     if kind == "table":
         return sorted(schema, key=lambda name: -_alike(wanted, name.lower()))[:_NAMES]
-    said = {word.lower() for word in _WORD.findall(query)}
     near = []
-    for table, columns in schema.items():
+    for table, held in schema.items():
         bonus = _HERE if table.lower() in said else 0.0
-        for column in columns:
+        for column in held:
             # `singer_name` may be the `name` of singer.
             forms = (column.lower(), f"{table}_{column}".lower())
             near.append((-max(_alike(wanted, form) for form in forms) - bonus, table, column))
     return [f"{table}.{column}" for _, table, column in sorted(near)[:_NAMES]]
 
 
-def _holders(column: str, query: str, schema: dict[str, tuple[str, ...]]) -> list[str]:
+def _holders(column: str, said: set[str], schema: dict[str, tuple[str, ...]]) -> list[str]:
     """The tables that the query names and that have this column."""
-    said = {word.lower() for word in _WORD.findall(query)}
     return [
         table
-        for table, columns in schema.items()
-        if table.lower() in said and column.lower() in map(str.lower, columns)
+        for table, held in schema.items()
+        if table.lower() in said and column.lower() in map(str.lower, held)
     ]
 
 
@@ -78,15 +78,8 @@ def _listed(names: list[str], word: str) -> str:
 @lru_cache(maxsize=1024)
 def _schema(path: Path) -> dict[str, tuple[str, ...]]:
     """Columns of each user table. Raises DatabaseError if there is no such file."""
-    found: dict[str, tuple[str, ...]] = {}
-    with contextlib.closing(connect(path)) as connection:
-        names = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') "
-            "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
-        ).fetchall()
-        for (name,) in names:
-            with contextlib.suppress(sqlite3.Error):  # a view of a table that is gone, say
-                quoted = name.replace('"', '""')
-                columns = connection.execute(f'PRAGMA table_info("{quoted}")').fetchall()
-                found[printable(name)] = tuple(printable(c[1]) for c in columns)
-    return found
+    return {
+        printable(table): tuple(map(printable, held))
+        for table, held in columns(path).items()
+        if held and not table.lower().startswith("sqlite_")
+    }

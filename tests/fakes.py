@@ -97,14 +97,20 @@ QUESTIONS = [
 ]
 
 
+def make_database(path: Path, script: str = MUSIC) -> Path:
+    """A SQLite file out of a script."""
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+    return path
+
+
 def write_spider_folder(folder: Path) -> Path:
     """Eight questions on two databases, in Spider's layout; train and dev hold the same rows."""
     for db_id, script in (("music", MUSIC), ("shops", SHOPS)):
         path = folder / "database" / db_id / f"{db_id}.sqlite"
         path.parent.mkdir(parents=True)
-        connection = sqlite3.connect(path)
-        connection.executescript(script)
-        connection.close()
+        make_database(path, script)
     rows = [{"db_id": d, "question": q, "query": sql} for d, q, sql in QUESTIONS]
     for name in ("train_spider.json", "dev.json"):
         (folder / name).write_text(json.dumps(rows), encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from fakes import MUSIC
+from fakes import make_database
 
 from nl2sql_trl import ask
 from nl2sql_trl.asker import Asker, trained_limits
@@ -28,13 +27,6 @@ from nl2sql_trl.rollout import RolloutConfig
 from nl2sql_trl.textrows import cell, columns_of, text_table
 
 COUNT = "SELECT count(*) FROM singer"
-
-
-def make_database(path: Path, script: str = MUSIC) -> Path:
-    connection = sqlite3.connect(path)
-    connection.executescript(script)
-    connection.close()
-    return path
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
+from fakes import make_database
 
 from nl2sql_trl.database import ddl, execute
 from nl2sql_trl.hints import helped
@@ -25,11 +25,7 @@ SCHEMA = """
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("hints") / "music.sqlite"
-    connection = sqlite3.connect(path)
-    connection.executescript(SCHEMA)
-    connection.close()
-    return path
+    return make_database(tmp_path_factory.mktemp("hints") / "music.sqlite", SCHEMA)
 
 
 def told(db: Path, query: str) -> str:
@@ -85,21 +81,16 @@ def test_an_error_that_is_about_no_name_stays_as_it_is(db: Path, query: str) -> 
 
 
 def test_a_database_without_tables_has_nothing_to_offer(tmp_path: Path) -> None:
-    path = tmp_path / "bare.sqlite"
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    path = make_database(tmp_path / "bare.sqlite", "PRAGMA user_version = 1")
     assert told(path, "SELECT a FROM t") == "no such table: t"
 
 
 def test_a_view_of_a_table_that_is_gone_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "gone.sqlite"
-    connection = sqlite3.connect(path)
-    connection.executescript(
+    path = make_database(
+        tmp_path / "gone.sqlite",
         "CREATE TABLE a (x); CREATE TABLE b (y); CREATE VIEW v AS SELECT y FROM b;"
-        "PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'b';"
+        "PRAGMA writable_schema = ON; DELETE FROM sqlite_master WHERE name = 'b';",
     )
-    connection.close()
     assert told(path, "SELECT z FROM a") == "no such column: z. Did you mean a.x?"
 
 
